@@ -1,0 +1,58 @@
+"""Ctrl-C and SIGTERM as a flag that the level loop reads (floor F4)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from types import FrameType
+from typing import Any
+
+from distbench.errors import EXIT_INTERRUPTED
+
+
+class StopFlag:
+    """
+    Set by the first Ctrl-C or SIGTERM; the run then ends in order and keeps what it measured. A third one ends the process at once.
+
+    Ray installs a SIGTERM handler of its own in ray.init, so install() is called again after the fleet has started.
+    """
+
+    _PATIENCE = 3
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._count = 0
+        self._previous: dict[int, Any] = {}
+
+    def is_set(self) -> bool:
+        """Return whether the user asked to stop."""
+        return self._event.is_set()
+
+    def set(self) -> None:
+        """Ask to stop, from code."""
+        self._event.set()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Sleep up to timeout_s; return at once, True, when the user asks to stop."""
+        return self._event.wait(timeout_s)
+
+    def install(self) -> None:
+        """Take over SIGINT and SIGTERM; only the main thread may, elsewhere this does nothing."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        for number in (signal.SIGINT, signal.SIGTERM):
+            previous = signal.signal(number, self._handle)
+            self._previous.setdefault(number, previous)
+
+    def restore(self) -> None:
+        """Give the signals back to whoever had them before the first install()."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous.clear()
+
+    def _handle(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        self._event.set()
+        if self._count >= self._PATIENCE:
+            os._exit(EXIT_INTERRUPTED)
