@@ -7,12 +7,20 @@ driver's clock. Null means "did not happen" or "not measured"; it is never writt
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pyarrow as pa
 
 SCHEMA_VERSION = 1
 
+
+def _schema(fields: Sequence[pa.Field[Any]]) -> pa.Schema:
+    return pa.schema(fields)
+
+
 # Words that repeat in every row are dictionary-encoded on disk by Parquet anyway; as plain strings they open alike everywhere.
-REQUESTS = pa.schema(
+REQUESTS = _schema(
     [
         pa.field("level", pa.int16(), nullable=False),
         pa.field("client", pa.int16(), nullable=False),
@@ -60,7 +68,7 @@ REQUESTS = pa.schema(
 )
 
 # One row a client a sample, about 1 per second while a level runs. Rates and shares cover the time since the sample before.
-CLIENTS = pa.schema(
+CLIENTS = _schema(
     [
         pa.field("level", pa.int16(), nullable=False),
         pa.field("client", pa.int16(), nullable=False),
@@ -91,7 +99,7 @@ CLIENTS = pa.schema(
 )
 
 # One row a target a scrape a series.
-SERVER = pa.schema(
+SERVER = _schema(
     [
         pa.field("time_ns", pa.int64(), nullable=False),
         pa.field("target", pa.string(), nullable=False),
@@ -105,7 +113,7 @@ _QUANTILES = ("p50", "p90", "p99")
 LATENCIES = ("ttft", "ttfo", "tpot", "icl", "e2e", "response")
 RATES = ("request_rate", "output_token_rate", "total_token_rate", "user_message_rate")
 
-LEVELS = pa.schema(
+LEVELS = _schema(
     [
         pa.field("level", pa.int16(), nullable=False),
         pa.field("repeat", pa.int16(), nullable=False),
