@@ -1,0 +1,66 @@
+"""distbench run, capacity and shapes (floor F5): the commands that send load."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, TextIO
+
+import click
+from rich.console import Console
+
+from distbench.cli.options import load_options, plan_from_context
+from distbench.cli.streams import claim_stdout
+
+
+@click.command("run")
+@load_options("run")
+@click.pass_context
+def run(context: click.Context, **_: Any) -> int:
+    """Measure one level: a fixed TOTAL of connections and of requests, all connections busy until the pool is empty."""
+    return _execute("run", context)
+
+
+@click.command("capacity")
+@load_options("capacity")
+@click.option("--resume", metavar="RUN", help="Go on with an interrupted run directory; its plan counts.")
+@click.pass_context
+def capacity(context: click.Context, **_: Any) -> int:
+    """Find the ceiling: step connections up until more of them make it worse, then repeat around the best."""
+    return _execute("capacity", context)
+
+
+@click.command("shapes")
+@load_options("shapes")
+@click.pass_context
+def shapes(context: click.Context, **_: Any) -> int:
+    """Compare packings: the same user messages sent 1, 2, 4, 8, ... per request."""
+    return _execute("shapes", context)
+
+
+def _execute(command: str, context: click.Context) -> int:
+    from distbench.cli.live import make_observer
+    from distbench.experiment.commands import describe_plan, execute
+
+    params = context.params
+    out = claim_stdout()
+    plan = plan_from_context(command, context)
+    if params["dry_run"]:
+        _print(out, describe_plan(plan), as_json=params["as_json"])
+        return 0
+    with make_observer(Console(stderr=True), quiet=params["quiet"] or params["as_json"]) as observer:
+        result = execute(plan, observer, environ=os.environ, resume=params.get("resume"))
+    if params["as_json"]:
+        _print(out, result.to_json(), as_json=True)
+    else:
+        Console(file=out).print(result.last_screen(Console(file=out).width), highlight=False)
+    return result.exit_code
+
+
+def _print(out: TextIO, value: dict[str, Any], *, as_json: bool) -> None:
+    if as_json:
+        out.write(json.dumps(value, allow_nan=False) + "\n")
+        return
+    for key, item in value.items():
+        text = item if isinstance(item, str) else json.dumps(item, indent=2, allow_nan=False)
+        out.write(f"{key}: {text}\n")
