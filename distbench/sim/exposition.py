@@ -8,15 +8,11 @@ The text of ``/metrics``, with vLLM 0.32's names, labels, types and help texts (
 from __future__ import annotations
 
 import dataclasses
-import functools
-import gc
-import os
-import platform
 import time
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 
 from distbench.sim.metrics import EngineMetrics
+from distbench.sim.process_metrics import format_value, write_head, write_process_families
 from distbench.sim.settings import SimSettings
 
 _Samples = Iterable[tuple[str, float]]
@@ -79,18 +75,6 @@ class ServerCounters:
         self.http[key] = self.http.get(key, 0) + 1
 
 
-def format_value(value: float) -> str:
-    """Return a sample's value as prometheus_client writes it: repr, but 1.5e+06 from a million up."""
-    text = repr(float(value))
-    if text in ("inf", "nan", "-inf"):
-        return {"inf": "+Inf", "nan": "NaN", "-inf": "-Inf"}[text]
-    dot = text.find(".")
-    if value > 0 and dot > 6 and "e" not in text:
-        mantissa = f"{text[0]}.{text[1:dot]}{text[dot + 1 :]}".rstrip("0.")
-        return f"{mantissa}e+0{dot - 1}" if dot - 1 < 10 else f"{mantissa}e+{dot - 1}"
-    return text
-
-
 class Exposition:
     """
     Writes the metrics of a server.
@@ -115,7 +99,7 @@ class Exposition:
     def render(self) -> bytes:
         """Return the whole text."""
         lines: list[str] = []
-        _process_families(lines)
+        write_process_families(lines)
         self._engine_families(lines)
         self._histograms(lines)
         self._cache_config(lines)
@@ -222,7 +206,7 @@ class Exposition:
     def _gauge(
         self, lines: list[str], name: str, help_text: str, value: Callable[[EngineMetrics], float]
     ) -> None:
-        _head(lines, f"vllm:{name}", help_text, "gauge")
+        write_head(lines, f"vllm:{name}", help_text, "gauge")
         lines += [
             f"vllm:{name}{{{label}}} {format_value(value(metrics))}"
             for label, metrics in zip(self._labels, self._engines, strict=True)
@@ -236,7 +220,7 @@ class Exposition:
         key: str,
         values: Callable[[EngineMetrics], _Samples],
     ) -> None:
-        _head(lines, f"vllm:{name}", help_text, "gauge")
+        write_head(lines, f"vllm:{name}", help_text, "gauge")
         lines += [
             f"vllm:{name}{{{label}}} {format_value(value)}" for label, value in self._expand(key, values)
         ]
@@ -259,9 +243,9 @@ class Exposition:
     def _write_counter(
         self, lines: list[str], name: str, help_text: str, samples: Sequence[tuple[str, float]]
     ) -> None:
-        _head(lines, f"{name}_total", help_text, "counter")
+        write_head(lines, f"{name}_total", help_text, "counter")
         lines += [f"{name}_total{{{labels}}} {format_value(value)}" for labels, value in samples]
-        _head(lines, f"{name}_created", help_text, "gauge")
+        write_head(lines, f"{name}_created", help_text, "gauge")
         created = format_value(self._created)
         lines += [f"{name}_created{{{labels}}} {created}" for labels, _ in samples]
 
@@ -269,7 +253,7 @@ class Exposition:
         created = format_value(self._created)
         for short, help_text in _HISTOGRAM_HELP.items():
             name = f"vllm:{short}"
-            _head(lines, name, help_text, "histogram")
+            write_head(lines, name, help_text, "histogram")
             for index, metrics in enumerate(self._engines):
                 histogram = metrics.histograms[short]
                 cumulative = histogram.cumulative()
@@ -281,13 +265,13 @@ class Exposition:
                 ]
                 lines.append(f"{name}_count{{{self._labels[index]}}} {cumulative[-1]}.0")
                 lines.append(f"{name}_sum{{{self._labels[index]}}} {format_value(histogram.total)}")
-            _head(lines, f"{name}_created", help_text, "gauge")
+            write_head(lines, f"{name}_created", help_text, "gauge")
             lines += [f"{name}_created{{{label}}} {created}" for label in self._labels]
 
     def _cache_config(self, lines: list[str]) -> None:
         s = self._settings
         size_tokens = s.num_blocks * s.block_size
-        _head(lines, "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", "gauge")
+        write_head(lines, "vllm:cache_config_info", "Information of the LLMEngine CacheConfig", "gauge")
         lines += [
             f'vllm:cache_config_info{{block_size="{s.block_size}",cache_dtype="auto",effective_attention_block_size="{s.block_size}",'
             f'enable_prefix_caching="{s.enable_prefix_caching}",engine="{index}",'
@@ -318,72 +302,3 @@ def _by_source(metrics: EngineMetrics) -> _Samples:
 def _cached_by_source(metrics: EngineMetrics) -> _Samples:
     others = ("host", "p2p", "disk", "external_unspecified")
     return (("device", metrics.counters.prefix_hit_tokens), *((word, 0) for word in others))
-
-
-def _head(lines: list[str], name: str, help_text: str, kind: str) -> None:
-    lines.append(f"# HELP {name} {help_text}")
-    lines.append(f"# TYPE {name} {kind}")
-
-
-def _process_families(lines: list[str]) -> None:
-    """Add what prometheus_client tells of every Python process."""
-    generations = gc.get_stats()
-    for short, key, help_text in (
-        ("objects_collected", "collected", "Objects collected during gc"),
-        ("objects_uncollectable", "uncollectable", "Uncollectable objects found during GC"),
-        ("collections", "collections", "Number of times this generation was collected"),
-    ):
-        name = f"python_gc_{short}_total"
-        _head(lines, name, help_text, "counter")
-        lines += [
-            f'{name}{{generation="{n}"}} {format_value(stats[key])}' for n, stats in enumerate(generations)
-        ]
-    major, minor, patch = platform.python_version_tuple()
-    _head(lines, "python_info", "Python platform information", "gauge")
-    lines.append(
-        f'python_info{{implementation="{platform.python_implementation()}",major="{major}",minor="{minor}",'
-        f'patchlevel="{patch}",version="{platform.python_version()}"}} 1.0'
-    )
-    for name, kind, help_text, value in _process_values():
-        _head(lines, name, help_text, kind)
-        lines.append(f"{name} {format_value(value)}")
-
-
-def _process_values() -> list[tuple[str, str, str, float]]:
-    """Read /proc/self; empty where there is none."""
-    try:
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        open_fds = len(os.listdir("/proc/self/fd"))
-    except (OSError, ValueError, IndexError):
-        return []
-    ticks = os.sysconf("SC_CLK_TCK")
-    return [
-        ("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes.", int(fields[20])),
-        (
-            "process_resident_memory_bytes",
-            "gauge",
-            "Resident memory size in bytes.",
-            int(fields[21]) * os.sysconf("SC_PAGE_SIZE"),
-        ),
-        (
-            "process_start_time_seconds",
-            "gauge",
-            "Start time of the process since unix epoch in seconds.",
-            _process_start_s(),
-        ),
-        (
-            "process_cpu_seconds_total",
-            "counter",
-            "Total user and system CPU time spent in seconds.",
-            (int(fields[11]) + int(fields[12])) / ticks,
-        ),
-        ("process_open_fds", "gauge", "Number of open file descriptors.", open_fds),
-    ]
-
-
-@functools.cache
-def _process_start_s() -> float:
-    """Return the process' start in Unix time; read once, so that it never seems to have been restarted."""
-    uptime_s = float(Path("/proc/uptime").read_text().split()[0])
-    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return round(time.time() - uptime_s + ticks / os.sysconf("SC_CLK_TCK"), 2)

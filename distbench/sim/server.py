@@ -6,28 +6,27 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import math
-import random
 import secrets
 import ssl
 import time
-import zlib
 from types import TracebackType
 from typing import Self
 
 import orjson
 
 from distbench.sim import api as api_module
+from distbench.sim.answers import build_request
 from distbench.sim.api import ApiError, Endpoint, GenerationRequest
 from distbench.sim.engine import EngineCore, EngineLoop
 from distbench.sim.exposition import Exposition, ServerCounters
 from distbench.sim.faults import Fault, choose_fault
 from distbench.sim.http import HttpConnection, HttpLimits, HttpRequest
 from distbench.sim.render import BUSY_MESSAGE, ENGINE_DEAD_MESSAGE, models_body
-from distbench.sim.replies import Reply, StreamReply, WholeReply
+from distbench.sim.replies import Reply, WholeReply
 from distbench.sim.scheduler import SimRequest, least_loaded
 from distbench.sim.settings import SimSettings
-from distbench.sim.tokenizer import Answer, Tokenizer
+from distbench.sim.streaming import StreamReply
+from distbench.sim.tokenizer import Tokenizer
 from distbench.sim.truth import TruthLog, TruthRecord
 
 VLLM_VERSION = "0.32.0+sim"
@@ -333,7 +332,7 @@ class SimServer:
         """Start the reply and hand the request to an engine; or, when the queue overflows, end it in the stream."""
         name = truth.request_id or secrets.token_hex(8)
         truth.answer_id = f"{'chatcmpl' if parsed.endpoint == 'chat' else 'cmpl'}-{name}"
-        sim_request, answer = self._sim_request(parsed, name)
+        sim_request, answer = build_request(parsed, name, self.settings)
         reply = (StreamReply if parsed.stream else WholeReply)(
             self,
             connection,
@@ -355,28 +354,6 @@ class SimServer:
         reply.request = sim_request
         self._loops[engine].submit(sim_request)
 
-    def _sim_request(self, parsed: GenerationRequest, name: str) -> tuple[SimRequest, Answer]:
-        """Decide the answer's length and text: a function of the settings' seed and the request's own seed or id."""
-        own = f"seed {parsed.seed}" if parsed.seed is not None else name
-        seed = zlib.crc32(f"{self.settings.seed}/{own}".encode())
-        length = parsed.max_tokens
-        eos_position = None
-        if not parsed.ignore_eos:
-            drawn = max(parsed.min_tokens, _geometric(seed, self.settings.mean_output_tokens))
-            if drawn <= length:
-                length, eos_position = drawn, drawn - 1
-        answer = Answer(seed, self.settings.vocab_size, eos_position)
-        request = SimRequest(
-            request_id=name,
-            tokens=parsed.prompt,
-            num_prompt_tokens=len(parsed.prompt),
-            num_output_target=length,
-            ends_by="length" if eos_position is None else "stop",
-            source=answer,
-            max_tokens=parsed.max_tokens,
-        )
-        return request, answer
-
     def _write_aborted(self) -> None:
         aborting, self._aborting = self._aborting, []
         for reply in aborting:
@@ -396,13 +373,6 @@ class SimServer:
             truth.cached_tokens = request.num_cached_tokens
             truth.num_preemptions = request.num_preemptions
         self._truth.write(truth)
-
-
-def _geometric(seed: int, mean: float) -> int:
-    """Draw a length >= 1 with this mean."""
-    if mean <= 1.0:
-        return 1
-    return 1 + int(math.log1p(-random.Random(seed).random()) / math.log1p(-1.0 / mean))
 
 
 def _handler_of(parsed: GenerationRequest) -> str:

@@ -1,5 +1,5 @@
 """
-The simulator's tokenizer and the words it answers with (floor F3, pure).
+The simulator's tokenizer (floor F3, pure).
 
 Rule: each run of up to 12 word characters is one token, and so is every other character that is not white space; white space
 is no token. A token's id is a stable hash of its text. The chat template costs 4 tokens per message (start, role, end, newline) and 2
@@ -7,7 +7,7 @@ for the generation prompt (start, role), so the number of prompt tokens of a cha
 
     sum(4 + tokens(content)) + 2
 
-Answers are made of words that are one token each and re-tokenize to the same ids, so that an answer sent back as history hits
+Answers (answers.py) are made of words that are one token each and re-tokenize to the same ids, so that an answer sent back as history hits
 the blocks it was computed in, as with a real model. ``/tokenize``, ``usage`` and the prefix cache all use this module.
 """
 
@@ -28,8 +28,6 @@ _NEWLINE_ID = 3
 _NUM_SPECIAL = 16
 
 _TOKEN = re.compile(r"\w{1,12}|[^\w\s]")
-_CONSONANTS = "bdfgklmnprstvz"
-_VOWELS = "aeiou"
 
 
 @functools.lru_cache(maxsize=65_536)
@@ -80,47 +78,3 @@ class Tokenizer:
     def _encode(self, text: str) -> tuple[int, ...]:
         vocab_size = self.vocab_size
         return tuple([token_id(word, vocab_size) for word in _TOKEN.findall(text)])
-
-
-def _make_words() -> tuple[str, ...]:
-    syllables = [c + v for c in _CONSONANTS for v in _VOWELS]
-    return tuple(a + b for a in syllables for b in syllables)[:4096]
-
-
-WORDS = _make_words()
-_WORD_MASK = len(WORDS) - 1
-
-
-class Answer:
-    """
-    The text of one answer: a fixed pseudo-random walk over the word list.
-
-    Args:
-        seed: Chooses the walk; any int.
-        vocab_size: As the tokenizer's.
-        eos_position: Position of the end-of-sequence token; None: the answer has none.
-    """
-
-    __slots__ = ("_eos_position", "_start", "_stride", "_vocab_size")
-
-    def __init__(self, seed: int, vocab_size: int, eos_position: int | None = None) -> None:
-        self._start = seed & _WORD_MASK
-        self._stride = ((seed >> 12) & _WORD_MASK) | 1
-        self._vocab_size = vocab_size
-        self._eos_position = eos_position
-
-    def text_at(self, position: int) -> str:
-        """Return the text of a token: a word with a space before it, nothing for the end of sequence."""
-        if position == self._eos_position:
-            return ""
-        return " " + WORDS[(self._start + position * self._stride) & _WORD_MASK]
-
-    def token_at(self, position: int) -> int:
-        """Return the id of a token."""
-        if position == self._eos_position:
-            return EOS_ID
-        return token_id(WORDS[(self._start + position * self._stride) & _WORD_MASK], self._vocab_size)
-
-    def text(self, start: int, stop: int) -> str:
-        """Return the text of the tokens from start up to, not including, stop."""
-        return "".join([self.text_at(position) for position in range(start, stop)])

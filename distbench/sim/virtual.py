@@ -12,10 +12,10 @@ import zlib
 from collections.abc import Sequence
 from typing import Literal
 
+from distbench.sim.answers import Answer
 from distbench.sim.engine import EngineCore
 from distbench.sim.scheduler import SimRequest, least_loaded
 from distbench.sim.settings import SimSettings
-from distbench.sim.tokenizer import Answer
 from distbench.units import NS_PER_S
 
 
