@@ -1,0 +1,311 @@
+"""
+The connection that measures: a raw socket on the event loop, its reads stamped by the kernel (floor F2).
+
+The hot path is one callback per readable socket: recvmsg, two clocks, a dictionary look-up that knows a whole chunk when it sees
+one, two appends. Nothing is parsed, decoded or logged there, and nothing waits there. What the bytes mean is read later.
+
+States: closed (no link), idle (link, no exchange), busy (link and exchange). In idle the reader stays registered, so that a server
+which closes a kept-alive connection is noticed before the next request, if the loop gets to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from time import monotonic_ns
+
+from distbench.core.records import ErrorKind, Stamp
+from distbench.wire.base import Exchange, WireTarget
+from distbench.wire.connect import Dialer, Link
+from distbench.wire.deadlines import Deadlines, TokenSeen, any_body
+from distbench.wire.faults import WireFault, connection_fault, no_answer_fault
+from distbench.wire.response import ResponseReader
+from distbench.wire.stamps import ANCILLARY_BYTES, ReadClock
+from distbench.wire.timer import LazyTimer
+from distbench.wire.tls import TlsPipe
+
+_READ_BYTES = 16_384
+# Reads that a reached limit may still take in, before it is judged by what the kernel had held back.
+_LATE_READS = 64
+
+
+class FastConnection:
+    """
+    One keep-alive connection on a raw socket; the Protocol and its promises are in wire/base.py.
+
+    It belongs to one task of one event loop. The loop must offer add_reader (uvloop and the Unix loops do).
+    """
+
+    __slots__ = (
+        "_clock", "_deadlines", "_dialer", "_exchange", "_link", "_loop", "_max_bytes", "_partial", "_preopened_ns", "_reader",
+        "_recvmsg", "_target", "_timer", "_tls", "_unsent", "_waiter",
+    )  # fmt: skip
+
+    def __init__(self, target: WireTarget, token_seen: TokenSeen | None = None) -> None:
+        """
+        Prepare; nothing is opened.
+
+        Args:
+            target: Where to, and the limits.
+            token_seen: Asked when a limit has been reached whether a token is among the body pieces; None: any byte is one.
+
+        Raises:
+            PlanError: the URL or a header cannot be used.
+        """
+        self._target = target
+        self._dialer = Dialer(target)
+        self._deadlines = Deadlines(target.timeouts, token_seen or any_body)
+        self._timer = LazyTimer(self._on_timer)
+        self._max_bytes = target.max_response_bytes
+        self._link: Link | None = None
+        self._tls: TlsPipe | None = None
+        self._preopened_ns: int | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._exchange: Exchange | None = None
+        self._partial: Exchange | None = None
+        self._reader: ResponseReader | None = None
+        self._waiter: asyncio.Future[WireFault | None] | None = None
+        self._unsent = b""
+        self._clock = ReadClock()
+
+    @property
+    def connected(self) -> bool:
+        """True while a socket is open (the peer may have closed it unseen)."""
+        return self._link is not None
+
+    async def connect(self) -> Exchange | None:
+        """Open the connection ahead of the first request; None on success, else the failure."""
+        if self._link is not None:
+            return None
+        exchange = Exchange()
+        fault = await self._open(exchange)
+        self._preopened_ns = exchange.connect_ns
+        return None if fault is None else _failed(exchange, fault)
+
+    async def exchange(self, request_id: int, body: bytes) -> Exchange:
+        """Send one POST and read the answer to its end; connects first where needed."""
+        exchange = Exchange()
+        self._partial = None
+        request = self._dialer.head.request(request_id, body)
+        try:
+            is_reused = self._link is not None
+            exchange.connect_ns, self._preopened_ns = self._preopened_ns if is_reused else None, None
+            fault = None if is_reused else await self._open(exchange)
+            if fault is None:
+                fault = await self._attempt(exchange, request)
+                if fault is not None and is_reused and self._was_stale(fault):
+                    # The server had closed the idle connection: the request was not answered, so it may go once more.
+                    exchange.reconnects += 1
+                    exchange.end_ns = None
+                    fault = await self._open(exchange) or await self._attempt(exchange, request)
+        except asyncio.CancelledError:
+            self._give_up(exchange)
+            raise
+        if fault is not None:
+            _failed(exchange, fault)
+        return exchange
+
+    def partial(self) -> Exchange | None:
+        """Return the exchange that was in flight when the task was cancelled, with cut=True; None where there was none."""
+        return self._partial
+
+    async def close(self) -> None:
+        """Close the socket; a second call does nothing."""
+        self._timer.cancel()
+        self._drop_link()
+
+    async def _open(self, exchange: Exchange) -> WireFault | None:
+        began_ns = monotonic_ns()
+        try:
+            link = await self._dialer.dial()
+        except WireFault as fault:
+            return fault
+        exchange.connect_ns = monotonic_ns() - began_ns
+        self._link = link
+        self._tls = link.tls
+        self._recvmsg = link.sock.recvmsg
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(link.sock.fileno(), self._on_readable)
+        return None
+
+    async def _attempt(self, exchange: Exchange, request: bytes) -> WireFault | None:
+        """Send the request on the open link and wait for the end of the answer; None: it is whole."""
+        link, loop = self._link, self._loop
+        if link is None or loop is None:  # closed by the peer between opening and sending
+            return no_answer_fault(tls=self._dialer.head.is_tls)
+        self._reader = ResponseReader(exchange)
+        self._waiter = waiter = loop.create_future()
+        self._exchange = exchange
+        self._clock.reset()
+        exchange.local_address = link.local_address
+        exchange.attempts += 1
+        output = request if link.tls is None else link.tls.encrypt(request)
+        now_ns = monotonic_ns()
+        exchange.sent_ns = now_ns
+        if exchange.first_sent_ns is None:
+            exchange.first_sent_ns = now_ns
+        self._send(output)
+        look_ns = self._deadlines.next_look_ns(exchange)
+        if look_ns is not None:
+            self._timer.wake_by(look_ns)
+        outcome: WireFault | None = await waiter
+        return outcome
+
+    def _was_stale(self, fault: WireFault) -> bool:
+        """Tell whether an attempt on an open connection ended without a byte of an answer, by a close or a reset."""
+        return fault.kind is ErrorKind.RESET and self._reader is not None and not self._reader.begun
+
+    def _send(self, output: bytes) -> None:
+        link, loop = self._link, self._loop
+        if link is None or loop is None:
+            return
+        try:
+            sent = link.sock.send(output)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            self._on_send_error(error)
+            return
+        if sent == len(output):
+            if self._unsent:
+                self._unsent = b""
+                loop.remove_writer(link.sock.fileno())
+            return
+        if not self._unsent:
+            loop.add_writer(link.sock.fileno(), self._on_writable)
+        self._unsent = output[sent:]
+
+    def _on_writable(self) -> None:
+        self._send(self._unsent)
+
+    def _on_send_error(self, error: OSError) -> None:
+        """Fail by what the server said before it closed its side, where it said something; else by the error."""
+        link, loop = self._link, self._loop
+        if self._unsent and link is not None and loop is not None:
+            self._unsent = b""
+            loop.remove_writer(link.sock.fileno())
+        for _ in range(_LATE_READS):
+            if self._exchange is None or not self._on_readable():
+                break
+        if self._exchange is not None:
+            self._end(connection_fault(error))
+
+    def _on_readable(self) -> bool:
+        """Take one read off the socket; return whether there was one. A full buffer's rest comes with the loop's next turn."""
+        try:
+            data, ancillary, _, _ = self._recvmsg(_READ_BYTES, ANCILLARY_BYTES)
+        except (BlockingIOError, InterruptedError):
+            return False
+        except OSError as error:
+            self._end(connection_fault(error))
+            return False
+        stamp_ns = self._clock.arrival_ns(ancillary)
+        exchange, reader = self._exchange, self._reader
+        if not data or exchange is None or reader is None:
+            self._on_unexpected(data)
+            return False
+        exchange.reads += 1
+        exchange.bytes_received += len(data)
+        if self._tls is not None:
+            data = self._decrypt(data)
+        if data and reader.feed(data, stamp_ns):
+            exchange.end_ns = stamp_ns
+            self._end(reader.fault)
+        elif exchange.bytes_received > self._max_bytes:
+            self._end(_too_long(self._max_bytes))
+        elif self._tls is not None and self._tls.closed and self._exchange is exchange:
+            self._on_unexpected(b"")
+        return True
+
+    def _decrypt(self, data: bytes) -> bytes:
+        """Return the plaintext that a read completes; a broken record ends the exchange."""
+        if self._tls is None:
+            return data
+        try:
+            return self._tls.decrypt(data)
+        except OSError as error:
+            self._end(connection_fault(error))
+            return b""
+
+    def _on_unexpected(self, data: bytes) -> None:
+        """Take the end of the connection, or bytes that nobody asked for."""
+        exchange, reader = self._exchange, self._reader
+        if exchange is None or reader is None:
+            if data and self._tls is not None and not self._decrypt(data) and not self._tls.closed:
+                return  # the TLS layer's own talk, such as session tickets
+            self._drop_link()
+        elif not reader.begun:
+            self._end(no_answer_fault(tls=self._dialer.head.is_tls))
+        else:
+            reader.end_of_input()
+            if exchange.complete:
+                exchange.end_ns = exchange.stamps_ns[-1] if exchange.stamps_ns else monotonic_ns()
+            self._end(reader.fault)
+
+    def _on_timer(self) -> None:
+        """Judge the limits, once everything was taken in that had come before this late moment."""
+        exchange = self._exchange
+        if exchange is None:
+            return
+        for _ in range(_LATE_READS):
+            if not self._on_readable() or self._exchange is not exchange:
+                break
+        if self._exchange is not exchange:
+            return
+        fault, look_ns = self._deadlines.judge(exchange, monotonic_ns())
+        if fault is not None:
+            self._end(fault)
+        elif look_ns is not None:
+            self._timer.wake_by(look_ns)
+
+    def _end(self, fault: WireFault | None) -> None:
+        """End the exchange in flight, and the connection where it cannot be used again."""
+        exchange, reader = self._exchange, self._reader
+        if exchange is None or reader is None:
+            self._drop_link()
+            return
+        if fault is not None or not reader.reusable or self._unsent or not self._target.keepalive:
+            self._drop_link()
+        self._close_books(exchange)
+        self._exchange = None
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(fault)
+
+    def _give_up(self, exchange: Exchange) -> None:
+        """Keep what had arrived of a cancelled exchange."""
+        self._close_books(exchange)
+        exchange.cut = not exchange.complete
+        self._exchange = None
+        self._partial = exchange
+        self._drop_link()
+
+    def _close_books(self, exchange: Exchange) -> None:
+        if exchange.end_ns is None:
+            exchange.end_ns = monotonic_ns()
+        if exchange.reads:
+            exchange.stamp = Stamp.USER if self._clock.is_user else Stamp.KERNEL
+            exchange.client_lag_ns = None if self._clock.worst_lag_ns < 0 else self._clock.worst_lag_ns
+
+    def _drop_link(self) -> None:
+        link, loop = self._link, self._loop
+        if link is None or loop is None:
+            return
+        self._link = self._tls = None
+        loop.remove_reader(link.sock.fileno())
+        if self._unsent:
+            self._unsent = b""
+            loop.remove_writer(link.sock.fileno())
+        link.sock.close()
+
+
+def _failed(exchange: Exchange, fault: WireFault) -> Exchange:
+    exchange.error_kind = fault.kind
+    exchange.error_text = fault.text
+    if exchange.end_ns is None:
+        exchange.end_ns = monotonic_ns()
+    return exchange
+
+
+def _too_long(max_bytes: int) -> WireFault:
+    return WireFault(
+        ErrorKind.CLIENT_LIMIT, f"the answer is longer than this client's own cap of {max_bytes} bytes"
+    )

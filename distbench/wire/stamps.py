@@ -1,0 +1,106 @@
+"""
+Receive times taken by the kernel (floor F2).
+
+SO_TIMESTAMPNS makes the kernel note, on CLOCK_REALTIME, when a segment came in; recvmsg hands that out beside the bytes. A read of
+several segments bears the stamp of the last one. The stamp is moved to the monotonic clock by the distance between the two
+clocks, which is measured with care once and checked at every read: a single pair of readings is off by as long as the process was
+kept from the core between them, which under load is milliseconds.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import sys
+from time import monotonic_ns, time_ns
+from typing import Any
+
+from distbench.units import NS_PER_S
+
+ANCILLARY_BYTES = socket.CMSG_SPACE(16)
+"""Room for one stamp beside the bytes of a read."""
+
+MAX_PLAUSIBLE_LAG_NS = 1_000_000_000
+"""A stamp older than this, or from the future, is not believed; the user-space time stands in."""
+
+MAX_CLOCK_DRIFT_NS = 50_000
+"""A reading of the clocks' distance that is further off than this is taken again with care."""
+
+_unpack_timespec = struct.Struct("qq").unpack
+_SO_TIMESTAMPNS = 35
+_CAREFUL_READINGS = 5
+
+
+def enable(sock: socket.socket) -> bool:
+    """Ask the kernel to stamp what arrives; return whether it agreed. Where not, reads bear user-space times."""
+    if not sys.platform.startswith("linux") or struct.calcsize("qq") != 16:
+        return False
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)
+    except OSError:
+        return False
+    return True
+
+
+def monotonic_minus_realtime_ns() -> int:
+    """
+    Measure how far CLOCK_MONOTONIC is ahead of CLOCK_REALTIME (a large negative number).
+
+    Of several tries the one counts whose two monotonic readings around the wall reading lie closest together, so that losing the
+    core in between does not enter.
+    """
+    best_span_ns, best_ns = None, 0
+    for _ in range(_CAREFUL_READINGS):
+        before_ns = monotonic_ns()
+        wall_ns = time_ns()
+        after_ns = monotonic_ns()
+        span_ns = after_ns - before_ns
+        if best_span_ns is None or span_ns < best_span_ns:
+            best_span_ns, best_ns = span_ns, (before_ns + after_ns) // 2 - wall_ns
+    return best_ns
+
+
+class ReadClock:
+    """
+    Tells for each read of one connection when its bytes arrived.
+
+    Attributes:
+        is_user: At least one read since reset() bore no believable kernel stamp.
+        worst_lag_ns: Longest delay between a kernel stamp and its reading since reset(); -1 where there was none.
+    """
+
+    __slots__ = ("_distance_ns", "is_user", "worst_lag_ns")
+
+    def __init__(self) -> None:
+        self._distance_ns = monotonic_minus_realtime_ns()
+        self.is_user = False
+        self.worst_lag_ns = -1
+
+    def reset(self) -> None:
+        """Begin a new request."""
+        self.is_user = False
+        self.worst_lag_ns = -1
+
+    def arrival_ns(self, ancillary: list[Any]) -> int:
+        """
+        Return the arrival of a read on CLOCK_MONOTONIC; call it right after the read.
+
+        Args:
+            ancillary: What recvmsg gave beside the bytes; empty where the kernel stamps nothing.
+        """
+        now_ns = monotonic_ns()
+        if ancillary:
+            # Losing the core between the two clock readings can only make their distance look too small.
+            distance_ns = now_ns - time_ns()
+            if distance_ns > self._distance_ns:
+                self._distance_ns = distance_ns
+            elif self._distance_ns - distance_ns > MAX_CLOCK_DRIFT_NS:
+                self._distance_ns = monotonic_minus_realtime_ns()
+            seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
+            lag_ns: int = now_ns - (seconds * NS_PER_S + nanoseconds + self._distance_ns)
+            if -MAX_CLOCK_DRIFT_NS <= lag_ns <= MAX_PLAUSIBLE_LAG_NS:
+                if lag_ns > self.worst_lag_ns:
+                    self.worst_lag_ns = lag_ns
+                return now_ns - lag_ns if lag_ns > 0 else now_ns
+        self.is_user = True
+        return now_ns
