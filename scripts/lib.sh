@@ -47,8 +47,8 @@ pip_install() {
   if ! "$dir/bin/python" -m pip install --no-input --disable-pip-version-check --retries 2 --progress-bar off "$@" 2>&1 |
     tee -a "$dir/pip.log" | pip_progress; then
     cause=$(grep -m 1 -oE 'Name or service not known|Temporary failure in name resolution|Network is unreachable|Connection refused|timed out|No space left on device' "$dir/pip.log") ||
-      cause=$(grep '^ERROR: ' "$dir/pip.log" | tail -n 1)
-    die "could not install packages: ${cause:-see the log}; is a package index reachable? (log: $dir/pip.log)"
+      cause=$(grep -iE '^ *[a-z]*error: ' "$dir/pip.log" | tail -n 1) || cause="see the log"
+    die "could not install packages: $cause (is a package index reachable? log: $dir/pip.log)"
   fi
 }
 
