@@ -59,7 +59,7 @@ pip_progress() {
       size = $(NF - 1); sub(/^\(/, "", size)
       if (size + 0 >= 10) { file = $2; sub(/-cp.*|-py.*/, "", file); report("downloading " file " (" size " MB)") }
     }
-    /^Installing collected packages/ { report("unpacking " gsub(/,/, ",") + 1 " packages") }
+    /^Installing collected packages:.*,/ { report("unpacking " gsub(/,/, ",") + 1 " packages") }
     function report(text) { printf "%s:   %s\n", name, text > "/dev/stderr"; fflush("/dev/stderr") }'
 }
 
@@ -77,7 +77,7 @@ ensure_env() {
   fi
   make_venv "$VENV" "$python"
   : >"$VENV/pip.log"
-  say "installing $(grep -c '^[a-zA-Z0-9]' "$ROOT/$lock") packages into .venv (once; about a minute on a good line)"
+  say "bringing .venv to $lock: $(grep -c '^[a-zA-Z0-9]' "$ROOT/$lock") packages, a minute or two the first time"
   pip_install "$VENV" --require-hashes -r "$ROOT/$lock"
   pip_install "$VENV" --no-deps --no-build-isolation -e "$ROOT"
   printf '%s\n' "$runtime" >"$VENV/.stamp"
