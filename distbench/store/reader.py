@@ -1,0 +1,167 @@
+"""
+Reading a run directory, finished or not (floor F2).
+
+Whatever was written whole is read; a part that is torn or has no footer is left out and named in ``skipped``. Nothing is loaded
+before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from distbench.errors import StoreError
+from distbench.store.jsonio import loads
+from distbench.store.runinfo import RunInfo, info_from_json
+from distbench.store.schema import CLIENTS, LEVELS, REQUESTS, SERVER
+from distbench.store.storage import Storage, open_storage
+
+_LEVEL = re.compile(r"^requests/level-(\d+)/")
+_READERS = 4
+
+
+def open_run(path_or_uri: str | os.PathLike[str]) -> RunData:
+    """
+    Open a run directory for reading.
+
+    Raises:
+        StoreError: there is none, it is of another schema version, or its run.json cannot be read.
+    """
+    storage = open_storage(path_or_uri)
+    if not storage.exists("run.json"):
+        what = "holds no run.json" if storage.exists("") else "does not exist"
+        raise StoreError(f"{storage.uri} is not a run directory: it {what}")
+    info = info_from_json(loads(storage.get("run.json"), f"{storage.uri}/run.json"), storage.uri)
+    return RunData(storage, info)
+
+
+class RunData:
+    """
+    One run, as far as it was written.
+
+    Attributes:
+        info: run.json.
+        skipped: Part file -> why it was left out; filled by what was read so far.
+    """
+
+    def __init__(self, storage: Storage, info: RunInfo) -> None:
+        self.info = info
+        self.skipped: dict[str, str] = {}
+        self._storage = storage
+
+    @property
+    def uri(self) -> str:
+        """Return the path or URI as a user may be shown it."""
+        return self._storage.uri
+
+    def plan(self) -> dict[str, Any]:
+        """
+        Return the table of plan.toml; that of run.json where the file is not there.
+
+        Raises:
+            StoreError: plan.toml is no TOML.
+        """
+        if not self._storage.exists("plan.toml"):
+            return dict(self.info.plan)
+        try:
+            return tomllib.loads(self._storage.get("plan.toml").decode())
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise StoreError(f"{self.uri}/plan.toml is not TOML: {error}") from None
+
+    def level_numbers(self) -> list[int]:
+        """Return the levels that have rows, ascending."""
+        found = (_LEVEL.match(name) for name in self._storage.names("requests"))
+        return sorted({int(match.group(1)) for match in found if match})
+
+    def requests(self, level: int | None = None, columns: Sequence[str] | None = None) -> pa.Table:
+        """
+        Return requests.
+
+        Args:
+            level: Only this one; None: all.
+            columns: Only these; None: all.
+        """
+        return self._table(self._requests_folder(level), REQUESTS, columns)
+
+    def request_batches(
+        self, level: int | None = None, columns: Sequence[str] | None = None
+    ) -> Iterator[pa.Table]:
+        """Yield requests one part after the other, for what must not be in memory all at once."""
+        for name in self._parts(self._requests_folder(level)):
+            table = self._read_part(name, _subset(REQUESTS, columns))
+            if table is not None:
+                yield table
+
+    def clients(self) -> pa.Table:
+        """Return the health samples of all clients."""
+        return self._table("clients", CLIENTS, None)
+
+    def server(self) -> pa.Table:
+        """Return the scraped series of all targets."""
+        return self._table("server", SERVER, None)
+
+    def levels(self) -> pa.Table:
+        """Return levels.parquet; empty where the run did not come so far."""
+        if not self._storage.exists("levels.parquet"):
+            return LEVELS.empty_table()
+        table = self._read_part("levels.parquet", LEVELS)
+        return LEVELS.empty_table() if table is None else table
+
+    def findings(self) -> dict[str, Any] | None:
+        """
+        Return findings.json; None where there is none.
+
+        Raises:
+            StoreError: it is no JSON.
+        """
+        if not self._storage.exists("findings.json"):
+            return None
+        return loads(self._storage.get("findings.json"), f"{self.uri}/findings.json")
+
+    def _requests_folder(self, level: int | None) -> str:
+        return "requests" if level is None else f"requests/level-{level:04d}"
+
+    def _parts(self, folder: str) -> list[str]:
+        return [name for name in self._storage.names(folder) if name.endswith(".parquet")]
+
+    def _table(self, folder: str, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Table:
+        wanted = _subset(schema, columns)
+        with ThreadPoolExecutor(_READERS) as pool:
+            read = pool.map(lambda name: self._read_part(name, wanted), self._parts(folder))
+            tables = [table for table in read if table is not None]
+        return pa.concat_tables(tables) if tables else wanted.empty_table()
+
+    def _read_part(self, name: str, schema: pa.Schema) -> pa.Table | None:
+        try:
+            with self._storage.open(name) as source:
+                file = pq.ParquetFile(source)
+                present = [column for column in schema.names if column in file.schema_arrow.names]
+                table = file.read(columns=present, use_threads=False)
+            return _conform(table, schema)
+        except (OSError, ValueError, pa.ArrowException) as error:
+            self.skipped[name] = str(error).splitlines()[0] if str(error) else type(error).__name__
+            return None
+
+
+def _subset(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
+    return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return table in schema; a column that an older writer did not have is null."""
+    if table.schema.equals(schema):
+        return table
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.schema.names
+        else pa.nulls(table.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
