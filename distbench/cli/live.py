@@ -110,7 +110,9 @@ class LiveObserver:
         if state is not None:
             parts.append(Text(progress_text(state)))
             if state.last_error:
-                parts.append(Text(f"latest error: {state.last_error}", style="red", overflow="ellipsis", no_wrap=True))
+                parts.append(
+                    Text(f"latest error: {state.last_error}", style="red", overflow="ellipsis", no_wrap=True)
+                )
         return Group(*parts)
 
 
@@ -179,4 +181,8 @@ def make_observer(console: Console, *, quiet: bool) -> LiveObserver | PlainObser
     """Return the observer that fits: quiet, a terminal, or neither."""
     if quiet:
         return QuietObserver(console)
-    return LiveObserver(console) if console.is_terminal and not console.is_dumb_terminal else PlainObserver(console)
+    return (
+        LiveObserver(console)
+        if console.is_terminal and not console.is_dumb_terminal
+        else PlainObserver(console)
+    )

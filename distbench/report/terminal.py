@@ -99,7 +99,9 @@ def level_table(rows: Sequence[Row], width: int) -> Table:
     ]
     shown = [column for column in columns if width >= column[2]]
     for heading, _, _ in shown:
-        table.add_column(heading, justify="left" if heading == "verdict" else "right", no_wrap=heading != "verdict")
+        table.add_column(
+            heading, justify="left" if heading == "verdict" else "right", no_wrap=heading != "verdict"
+        )
     for row in rows:
         table.add_row(*[cell(row) for _, cell, _ in shown])
     return table
@@ -157,7 +159,8 @@ def render_report(run: RunData, console: Console) -> None:
     from distbench.report.figures import report_figures
 
     figures = report_figures(run)
-    console.print(f"Run {run.path}: {run.info.status}", highlight=False)
+    console.print(f"Run {run.uri}: {run.info.status}", highlight=False)
     console.print(
-        run_block(figures.rows, figures.findings, figures.errors, figures.notes, console.width), highlight=False
+        run_block(figures.rows, figures.findings, figures.errors, figures.notes, console.width),
+        highlight=False,
     )

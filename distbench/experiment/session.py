@@ -1,0 +1,250 @@
+"""
+A run from its directory to its last file (floor F4): what every command shares; which levels come is a planner's matter.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import platform
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from typing import Any
+
+from distbench import __version__
+from distbench.client.messages import HostInfo
+from distbench.clock import ClockOffset
+from distbench.core.levels import LevelSpec
+from distbench.core.plan import Plan
+from distbench.core.plan_io import plan_to_table
+from distbench.core.prompts import Workload
+from distbench.errors import TargetError
+from distbench.experiment.level_run import LevelOutcome, LevelRunner
+from distbench.experiment.observer import Observer
+from distbench.experiment.signals import StopFlag
+from distbench.experiment.target import TargetFacts, request_settings, secret_headers, wire_targets
+from distbench.fleet.base import Fleet, FleetSetup
+from distbench.store.recorder import Recorder
+from distbench.store.rundir import RunDir
+from distbench.store.runinfo import RunInfo, Totals, level_entry
+from distbench.telemetry.scraper import Scraper
+from distbench.telemetry.target import scrape_targets
+
+_VERSIONED = ("ray", "pyarrow", "httpx", "numpy", "uvloop")
+
+
+class Session:
+    """
+    One run under way: fleet, recorder, scraper and run.json, in step.
+
+    Args:
+        plan: The plan.
+        run_dir: Its directory, made already.
+        facts: What the preflight found out.
+        workload: The prompts.
+        fleet: Not yet started; closed by close().
+        environ: Where the API key is.
+        observer: Gets told.
+        stop: Set when the user wants to stop.
+    """
+
+    def __init__(
+        self,
+        *,
+        plan: Plan,
+        run_dir: RunDir,
+        facts: TargetFacts,
+        workload: Workload,
+        fleet: Fleet,
+        environ: Mapping[str, str],
+        observer: Observer,
+        stop: StopFlag,
+    ) -> None:
+        self.plan = plan
+        self.run_dir = run_dir
+        self.facts = facts
+        self.notes: list[str] = list(facts.notes)
+        self.info = RunInfo()
+        self._workload = workload
+        self._fleet = fleet
+        self._headers = secret_headers(plan.target, environ)
+        self._observer = observer
+        self._stop = stop
+        self._recorder = Recorder(run_dir)
+        self._scraper: Scraper | None = None
+        self._runner: LevelRunner | None = None
+        self._specs: list[dict[str, Any]] = []
+
+    @property
+    def fleet(self) -> Fleet:
+        """The clients."""
+        return self._fleet
+
+    @property
+    def recorder(self) -> Recorder:
+        """Where rows go; the driver adds those of lost clients itself."""
+        return self._recorder
+
+    @property
+    def scraper(self) -> Scraper | None:
+        """The telemetry beside the load; None where it is off."""
+        return self._scraper
+
+    def open(self) -> None:
+        """
+        Start the clients, try every target from each of them, start the telemetry, write run.json and plan.toml.
+
+        Raises:
+            FleetError: the clients cannot be had. TargetError: one of them cannot reach a target. StoreError: nothing can be written.
+        """
+        self._observer.stage("starting clients")
+        hosts = self._fleet.start()
+        self._stop.install()
+        epoch_wall_ns, epoch_ns = time.time_ns(), time.monotonic_ns()
+        self._observer.stage(f"trying the target from {self._fleet.num_clients} clients")
+        self._set_up_clients(epoch_ns)
+        self._observer.stage("comparing clocks")
+        offsets = self._fleet.measure_clocks()
+        self._start_telemetry(epoch_ns)
+        self.info = RunInfo(
+            command=self.plan.command,
+            plan=plan_to_table(self.plan),
+            versions=_versions(),
+            hosts=[dataclasses.asdict(host) for host in hosts],
+            clients_per_host=dict(Counter(host.hostname for host in hosts)),
+            clock_offsets_start=_offset_entries(offsets),
+            epoch_wall_ns=epoch_wall_ns,
+            epoch_monotonic_ns=epoch_ns,
+            seeds={"prompts": self.plan.prompts.seed},
+            extra={"target": _target_entry(self.facts)},
+        )
+        self.run_dir.write_plan(plan_to_table(self.plan))
+        self.write_info()
+        self._say_spread(hosts)
+        self._runner = LevelRunner(
+            fleet=self._fleet,
+            recorder=self._recorder,
+            scraper=self._scraper,
+            observer=self._observer,
+            stop=self._stop,
+            epoch_ns=epoch_ns,
+        )
+
+    def run_level(self, spec: LevelSpec) -> LevelOutcome:
+        """Run one level; its settings are in run.json before its first request is sent."""
+        if self._runner is None:
+            raise RuntimeError("open() comes first")
+        self._specs.append(level_entry(spec))
+        self.write_info()
+        outcome = self._runner.run(spec)
+        self._specs[-1] = level_entry(
+            spec,
+            order_ns=outcome.order_ns,
+            lost_clients={str(client): reason for client, reason in outcome.lost.items()},
+            stopped=outcome.stopped,
+            start_delays_ns={str(c): f.start_delay_ns for c, f in outcome.finished.items()},
+            settled=[None if s is None else dataclasses.asdict(s) for s in (outcome.before, outcome.after)],
+        )
+        return outcome
+
+    def write_info(self, **changes: Any) -> None:
+        """Write run.json as things stand, with these fields changed."""
+        self.info = dataclasses.replace(
+            self.info, levels=list(self._specs), notes=list(self.notes), **changes
+        )
+        self.run_dir.write_info(self.info)
+
+    def measure_clocks_again(self) -> None:
+        """Measure the clock offsets after the load, where all clients still live."""
+        if all(self._fleet.alive()):
+            self.info = dataclasses.replace(
+                self.info, clock_offsets_end=_offset_entries(self._fleet.measure_clocks())
+            )
+
+    def close(self) -> None:
+        """End telemetry and clients; files that are due were written by finish()."""
+        try:
+            if self._scraper is not None:
+                self._scraper.stop()
+        finally:
+            self._fleet.close()
+
+    def finish(self, status: str, totals: Totals) -> None:
+        """Write what is left and the final run.json."""
+        self._recorder.close()
+        self.write_info(status=status, totals=totals, ended_wall_ns=time.time_ns())
+
+    def _set_up_clients(self, epoch_ns: int) -> None:
+        probes = self._fleet.setup(
+            FleetSetup(
+                targets=wire_targets(self.plan.target, self._headers),
+                target_names=self.plan.target.urls,
+                request=request_settings(self.plan.target, self.facts),
+                workload=self._workload,
+                http_client=self.plan.where.http_client,
+                epoch_monotonic_ns=epoch_ns,
+            )
+        )
+        failed = [probe for probe in probes if probe.error is not None]
+        if failed:
+            more = f" (and {len(failed) - 1} more)" if len(failed) > 1 else ""
+            raise TargetError(
+                f"client {failed[0].client} cannot reach {failed[0].target}: {failed[0].error}{more}; "
+                "the driver can: is the address one that the clients' hosts know?"
+            )
+
+    def _start_telemetry(self, epoch_ns: int) -> None:
+        judging, target = self.plan.judging, self.plan.target
+        if not judging.metrics and not judging.gpu_metrics_urls:
+            return
+        targets = scrape_targets(
+            target.urls if judging.metrics else (),
+            metrics_urls=judging.metrics_urls,
+            gpu_metrics_urls=judging.gpu_metrics_urls,
+            auth_headers={name: value for name, value in self._headers if name.lower() == "authorization"},
+        )
+        self._scraper = Scraper(
+            targets,
+            epoch_ns=epoch_ns,
+            ca_file=target.ca_file,
+            insecure=target.insecure,
+            trust_env=target.trust_env,
+        )
+        self._scraper.start()
+
+    def _say_spread(self, hosts: Sequence[HostInfo]) -> None:
+        spread = Counter(host.hostname for host in hosts)
+        if len(spread) > 1 and max(spread.values()) > 1.5 * len(hosts) / len(spread):
+            text = ", ".join(f"{count} on {name}" for name, count in spread.most_common())
+            self.note(f"the clients are spread unevenly: {text}")
+
+    def note(self, text: str) -> None:
+        """Keep a sentence for run.json and show it."""
+        if text not in self.notes:
+            self.notes.append(text)
+            self._observer.note(text)
+
+
+def _versions() -> dict[str, str]:
+    versions = {"distbench": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    for package in _VERSIONED:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def _offset_entries(offsets: Sequence[ClockOffset]) -> list[dict[str, Any]]:
+    return [{"client": client, **dataclasses.asdict(offset)} for client, offset in enumerate(offsets)]
+
+
+def _target_entry(facts: TargetFacts) -> dict[str, Any]:
+    return {
+        "model": facts.model,
+        "max_model_len": facts.max_model_len,
+        "version": facts.version,
+        "ignore_eos": facts.ignore_eos,
+        "usage": facts.usage,
+    }
