@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from statistics import NormalDist
 
-import numpy as np
+MAX_TOKENS = 16_777_216
+"""No length is longer: far above any context, low enough that a slip of the pen cannot fill the memory."""
 
 _FORMS = "N, uniform:LOW:HIGH, normal:MEAN:SD or lognormal:MEDIAN:SIGMA"
+_KINDS = ("fixed", "uniform", "normal", "lognormal")
+_STANDARD_NORMAL = NormalDist()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,15 +50,19 @@ class LengthSpec:
         return spec
 
     def _check(self, text: str) -> None:
-        bounds_ok = math.isfinite(self.a) and math.isfinite(self.b) and self.a >= 0 and self.b >= 0
-        if self.kind not in ("fixed", "uniform", "normal", "lognormal") or not bounds_ok:
+        numbers = (self.a, self.b)
+        if self.kind not in _KINDS or not all(math.isfinite(n) and n >= 0 for n in numbers):
             raise ValueError(f"{text!r} is not a number of tokens; write {_FORMS}")
         if self.kind == "uniform" and self.b < self.a:
             raise ValueError(f"{text!r}: the upper bound is below the lower one")
+        if self.kind == "uniform" and not all(n.is_integer() for n in numbers):
+            raise ValueError(f"{text!r}: the bounds must be whole numbers of tokens")
+        if max(self.a, self.b) > MAX_TOKENS:
+            raise ValueError(f"{text!r}: no length may be above {MAX_TOKENS} tokens")
 
     @property
     def mean(self) -> float:
-        """Expected tokens (of the distribution before rounding and the floor at the minimum)."""
+        """Expected tokens (of the distribution before rounding and the bounds)."""
         if self.kind == "uniform":
             return (self.a + self.b) / 2
         if self.kind == "lognormal":
@@ -64,22 +72,32 @@ class LengthSpec:
     @property
     def is_fixed(self) -> bool:
         """True where every draw gives the same number."""
-        return self.kind == "fixed" or (self.b == 0.0 and self.kind != "uniform") or self.a == self.b
+        return self.kind == "fixed" or (self.a == self.b if self.kind == "uniform" else self.b == 0)
 
-    def draw(self, rng: np.random.Generator, minimum: int = 1) -> int:
-        """Return one number of tokens, rounded, not below minimum; lengths are not capped above."""
-        if self.kind == "uniform":
-            value = float(rng.integers(int(self.a), int(self.b) + 1))
-        elif self.kind == "normal":
-            value = rng.normal(self.a, self.b)
-        elif self.kind == "lognormal":
-            value = rng.lognormal(math.log(self.a), self.b) if self.a > 0 else 0.0
-        else:
+    def at(self, fraction: float, minimum: int = 1) -> int:
+        """
+        Return the length that a fraction of all lengths stay below: a uniform fraction gives a draw of the distribution.
+
+        Args:
+            fraction: Strictly between 0 and 1.
+            minimum: Shorter lengths are raised to it; those above MAX_TOKENS are lowered to that.
+        """
+        if self.is_fixed:
             value = self.a
-        return max(minimum, round(value))
+        elif self.kind == "uniform":
+            value = min(self.b, self.a + math.floor(fraction * (self.b - self.a + 1)))
+        else:
+            deviate = _STANDARD_NORMAL.inv_cdf(fraction) * self.b
+            # An exponent that would overflow is far past the cap anyway.
+            value = self.a + deviate if self.kind == "normal" else self.a * math.exp(min(deviate, 50.0))
+        return max(minimum, min(MAX_TOKENS, round(value)))
 
     def __str__(self) -> str:
-        """Return the form that parse() reads."""
+        """Return the form that parse() reads, without loss."""
         if self.kind == "fixed":
             return str(int(self.a))
-        return f"{self.kind}:{self.a:g}:{self.b:g}"
+        return f"{self.kind}:{_number(self.a)}:{_number(self.b)}"
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value.is_integer() else repr(value)

@@ -9,6 +9,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from distbench.core.records import Phase
 
 
@@ -27,6 +30,7 @@ class Prompt:
         not_before_ns: Time from the level's start before which it must not be sent (traces, think time); None: at once.
         follows: Index of the request of the same level whose answer must have ended before this one is sent (next turn of a
             conversation); None: independent.
+        think_ns: Pause between the end of the answer that it follows and its sending; 0 without one.
     """
 
     messages: tuple[tuple[str, str], ...] = ()
@@ -37,12 +41,18 @@ class Prompt:
     expected_prompt_tokens: int | None = None
     not_before_ns: int | None = None
     follows: int | None = None
+    think_ns: int = 0
 
 
 class Workload(Protocol):
     """
     Prompts of one run. Picklable; every client holds an equal copy and computes only what it sends.
     """
+
+    @property
+    def seed(self) -> int:
+        """Seed of the run; the send times of an open loop are drawn from it too."""
+        ...
 
     def prompt(self, *, phase: Phase, level: int, index: int, users_per_request: int) -> Prompt:
         """
@@ -55,4 +65,8 @@ class Workload(Protocol):
 
     def num_requests(self) -> int | None:
         """Return how many requests the data holds; None: as many as asked."""
+        ...
+
+    def send_times_ns(self) -> npt.NDArray[np.int64] | None:
+        """Return the send times that the data prescribes, ascending, ns from the level's start; None where it has none."""
         ...
