@@ -1,0 +1,68 @@
+"""
+Columns of a table as numpy arrays (floor F3, pure).
+
+Numbers become float64 with NaN for null. Stamps stay exact: float64 holds every whole number of ns up to 2**53, which is 104 days.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+Ints: TypeAlias = npt.NDArray[np.int64]
+Bools: TypeAlias = npt.NDArray[np.bool_]
+
+
+def numbers(table: pa.Table, name: str) -> Floats:
+    """Return a numeric column, null as NaN; shape (rows,). A column that the table does not have is all NaN."""
+    if name not in table.schema.names:
+        return np.full(table.num_rows, np.nan)
+    return np.asarray(table[name].to_numpy(), np.float64)
+
+
+def integers(table: pa.Table, name: str) -> Ints:
+    """Return an integer column that has no null; shape (rows,)."""
+    return np.asarray(table[name].to_numpy(), np.int64)
+
+
+def is_word(table: pa.Table, name: str, *words: str) -> Bools:
+    """Tell for each row whether a text column holds one of the words; null does not."""
+    column: Any = table[name]
+    found: Any = pc.is_in(column, value_set=pa.array(words, pa.string()))
+    return np.asarray(found.to_numpy(), np.bool_)
+
+
+def measured(table: pa.Table) -> Bools:
+    """Tell for each row whether it is of the measured phase."""
+    return is_word(table, "phase", "measured")
+
+
+def flat_lists(column: pa.ChunkedArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
+    """
+    Return the values of a list column and where each row's begin.
+
+    Returns:
+        Values of all rows in one array; offsets of shape (rows + 1,). A null list is an empty one.
+    """
+    lengths: Any = pc.fill_null(pc.list_value_length(column), 0)
+    offsets = np.zeros(len(column) + 1, np.int64)
+    np.cumsum(np.asarray(lengths.to_numpy(), np.int64), out=offsets[1:])
+    flat: Any = pc.list_flatten(column)
+    return np.asarray(flat.to_numpy()), offsets
+
+
+def sums_of_rows(values: Floats, offsets: Ints) -> Floats:
+    """Return the sum of each row's values, 0 for an empty row; shape (len(offsets) - 1,)."""
+    running = np.zeros(len(values) + 1)
+    np.cumsum(values, out=running[1:])
+    return running[offsets[1:]] - running[offsets[:-1]]
+
+
+def some(value: float) -> float | None:
+    """Return a Python float, None for NaN and the infinities."""
+    return float(value) if np.isfinite(value) else None
