@@ -76,6 +76,8 @@ _HELP: dict[str, tuple[str, str]] = {  # key -> (metavar, help); "" is a flag
     "output-tokens": ("LENGTH", "Output tokens to ask for per user message."),
     "users-per-request": ("N", "User messages packed into one request; shapes takes a list such as 1,2,4,8."),
     "prefix-groups": ("N", "Distinct system messages per level."),
+    "think-time": ("TIME", "Pause between an answer and the next turn of a conversation (sharegpt, jsonl)."),
+    "trace-speed": ("F", "Replay a trace F times as fast as it was recorded."),
     "tokenizer": (
         "NAME",
         "Local tokenizer for exact lengths (extra 'tokenizer'). Default: the server's own.",

@@ -7,8 +7,11 @@ Python and numpy. That is also cheaper than seeding a generator for every prompt
 
 from __future__ import annotations
 
+import array
 import hashlib
 import struct
+import sys
+from collections.abc import Sequence
 
 STREAM_SYSTEM = "system"
 """Words of a system message; place: phase, level, prefix group."""
@@ -42,9 +45,12 @@ def draw_bytes(size: int, seed: int, stream: str, *place: int | str) -> bytes:
     return hashlib.shake_128(key.encode()).digest(size)
 
 
-def draw_u16(count: int, seed: int, stream: str, *place: int | str) -> tuple[int, ...]:
+def draw_u16(count: int, seed: int, stream: str, *place: int | str) -> Sequence[int]:
     """Return count numbers, uniform in 0..65535; arguments as of draw_bytes."""
-    return struct.unpack(f"<{count}H", draw_bytes(2 * count, seed, stream, *place))
+    numbers = array.array("H", draw_bytes(2 * count, seed, stream, *place))
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def draw_fractions(count: int, seed: int, stream: str, *place: int | str) -> tuple[float, ...]:

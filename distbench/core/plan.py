@@ -207,6 +207,8 @@ class PromptPlan:
         output_tokens: Tokens asked for per user message.
         users_per_request: User messages packed into a request; one number, or for shapes the list to compare.
         prefix_groups: Number of distinct system messages in a level; requests take them in turn.
+        think_time_s: Pause between an answer and the next turn of its conversation.
+        trace_speed: Times of a trace are divided by it: 2 replays twice as fast.
         tokenizer: Name or folder of a local tokenizer for exact lengths; None: the server's /tokenize, else approximate.
         seed: Any int; equal seeds give equal prompts on every machine.
     """
@@ -218,6 +220,8 @@ class PromptPlan:
     output_tokens: LengthSpec = _DEFAULT_LENGTH
     users_per_request: tuple[int, ...] = (1,)
     prefix_groups: int = 1
+    think_time_s: float = 0.0
+    trace_speed: float = 1.0
     tokenizer: str | None = None
     seed: int = 0
 
@@ -239,6 +243,12 @@ class PromptPlan:
         for value in self.users_per_request:
             checks.at_least("users-per-request", value, 1)
         checks.at_least("prefix-groups", self.prefix_groups, 1)
+        checks.at_least("think-time", self.think_time_s, 0, " s")
+        checks.above("trace-speed", self.trace_speed, 0)
+        if self.dataset == "trace" and any(value != 1 for value in self.users_per_request):
+            checks.add(
+                "users-per-request must be 1 with dataset trace: its requests are recorded as they are"
+            )
         checks.finish()
 
 
@@ -345,6 +355,8 @@ class Plan:
             checks.add(f"{self.command} takes one number of connections; capacity takes a list")
         if self.command != "shapes" and len(self.prompts.users_per_request) > 1:
             checks.add(f"{self.command} takes one number of users-per-request; shapes takes a list")
+        if self.load.pattern == "trace" and self.prompts.dataset != "trace":
+            checks.add("pattern trace needs dataset trace: its timestamps are the schedule")
         if self.command != "run" and self.load.pattern != "burst":
             checks.add(
                 f"{self.command} finds what the server can carry: only pattern burst keeps its queue full"

@@ -212,6 +212,8 @@ OPTIONS: tuple[Option, ...] = (
     Option("output-tokens", "prompts", "output_tokens", read_length),
     Option("users-per-request", "prompts", "users_per_request", read_ints),
     Option("prefix-groups", "prompts", "prefix_groups", read_int),
+    Option("think-time", "prompts", "think_time_s", read_duration),
+    Option("trace-speed", "prompts", "trace_speed", read_float),
     Option("tokenizer", "prompts", "tokenizer", read_str),
     Option("seed", "prompts", "seed", read_int),
     Option("slo", "judging", "slos", read_slos),
