@@ -99,4 +99,4 @@ def geometric(seed: int, mean: float) -> int:
     """Draw a length >= 1 from the geometric distribution with this mean, by inversion."""
     if mean <= 1.0:
         return 1
-    return 1 + int(math.log1p(-random.Random(seed).random()) / math.log1p(-1.0 / mean))
+    return 1 + int(math.log1p(-random.Random(f"length {seed}").random()) / math.log1p(-1.0 / mean))

@@ -110,7 +110,8 @@ def test_eviction_takes_the_least_recently_freed_and_forgets_it() -> None:
         cache.allocate(8, held)
         cache.register(held, hashes, 0, 2)
         cache.free(held)
-    cache.allocate(4, other := [])
+    other: list[int] = []
+    cache.allocate(4, other)
     assert other == [2]
     assert cache.match_prefix(old, 99) == [1]
     assert cache.match_prefix(new, 99) == [3, 4]
@@ -157,7 +158,8 @@ def test_same_block_computed_twice_is_served_from_the_first() -> None:
     assert cache.num_cached_blocks() == 2
     assert cache.match_prefix(hashes, 99) == [1]
     cache.free(copies[0])
-    cache.allocate(8, other := [])
+    other: list[int] = []
+    cache.allocate(8, other)
     assert other == [3, 1]
     assert cache.match_prefix(hashes, 99) == [2]
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from distbench.sim.step_time import StepTimeSettings
-from tests.sim.servers import ServerFactory, chat, events
+from tests.sim.servers import ServerFactory, chat, events, get, post
 
 HEAD = '"created":0,"model":"tiny","choices":['
 CHAT = 'data: {"id":"chatcmpl-7","object":"chat.completion.chunk",' + HEAD
@@ -40,7 +40,7 @@ def test_chat_stream_has_the_bytes_of_a_real_one(start_server: ServerFactory) ->
     """Role event with the first token, one event a token, the reason in the last, usage with no choices, [DONE]."""
     server = start_server()
     body = chat(stream=True, stream_options={"include_usage": True}, max_tokens=2)
-    response = httpx.post(f"{server.url}/v1/chat/completions", json=body, headers={"X-Request-Id": "7"})
+    response = post(f"{server.url}/v1/chat/completions", json=body, headers={"X-Request-Id": "7"})
     assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
     assert response.headers["transfer-encoding"] == "chunked"
     assert fixed(response.text) == (
@@ -67,7 +67,7 @@ def test_completion_stream_has_the_bytes_of_a_real_one(start_server: ServerFacto
         "stream": True,
         "ignore_eos": True,
     }
-    response = httpx.post(f"{server.url}/v1/completions", json=body, headers={"X-Request-Id": "7"})
+    response = post(f"{server.url}/v1/completions", json=body, headers={"X-Request-Id": "7"})
     choice = '{"index":0,"text":" w","logprobs":null,"finish_reason":%s,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]'
     assert fixed(response.text) == (
         COMPLETION
@@ -116,7 +116,7 @@ def test_continuous_usage_counts_up(start_server: ServerFactory) -> None:
     """Usage in every event: 0 with the role, then one more each token."""
     server = start_server()
     body = chat(stream=True, stream_options={"include_usage": True, "continuous_usage_stats": True})
-    parts = events(httpx.post(f"{server.url}/v1/chat/completions", json=body).text)
+    parts = events(post(f"{server.url}/v1/chat/completions", json=body).text)
     assert [part["usage"]["completion_tokens"] for part in parts[:-1]] == [0, 1, 2, 3, 3]
     assert parts[1]["usage"] == {
         "prompt_tokens": 14,
@@ -130,16 +130,14 @@ def test_stream_interval_groups_tokens_after_the_first(start_server: ServerFacto
     """Interval 4, 14 tokens: events of 1, 4, 4, 4, 1 tokens, as a real server sends them."""
     server = start_server(stream_interval=4)
     body = chat(stream=True, max_tokens=14)
-    parts = events(httpx.post(f"{server.url}/v1/chat/completions", json=body).text)[1:-1]
+    parts = events(post(f"{server.url}/v1/chat/completions", json=body).text)[1:-1]
     assert [len(part["choices"][0]["delta"]["content"].split()) for part in parts] == [1, 4, 4, 4, 1]
 
 
 def test_whole_chat_answer_has_all_fields(start_server: ServerFactory) -> None:
     """The keys of a real answer, in its order; the text has a word a token."""
     server = start_server()
-    answer = httpx.post(
-        f"{server.url}/v1/chat/completions", json=chat(), headers={"X-Request-Id": "7"}
-    ).json()
+    answer = post(f"{server.url}/v1/chat/completions", json=chat(), headers={"X-Request-Id": "7"}).json()
     assert list(answer) == [
         *("id", "object", "created", "model", "choices", "service_tier", "system_fingerprint", "usage"),
         *(
@@ -161,7 +159,7 @@ def test_whole_completion_answer_has_all_fields(start_server: ServerFactory) -> 
     """The keys of a real answer, in its order; 16 tokens unless asked otherwise."""
     server = start_server()
     body = {"prompt": [1, 2, 3], "ignore_eos": True}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
+    answer = post(f"{server.url}/v1/completions", json=body).json()
     assert list(answer) == [
         *("id", "object", "created", "model", "choices", "service_tier", "system_fingerprint", "usage"),
         *("kv_transfer_params", "ec_transfer_params", "metrics"),
@@ -178,7 +176,7 @@ def test_per_request_metrics_are_told_when_switched_on(start_server: ServerFacto
     """5 tokens at 1 ms steps: TTFT and the 4 gaps add up; off, the key is absent."""
     body = chat(stream=True, stream_options={"include_usage": True}, max_tokens=5)
     told = events(
-        httpx.post(f"{start_server(enable_per_request_metrics=True).url}/v1/chat/completions", json=body).text
+        post(f"{start_server(enable_per_request_metrics=True).url}/v1/chat/completions", json=body).text
     )
     metrics = told[-2]["metrics"]
     assert metrics["mean_itl_ms"] == pytest.approx(metrics["generation_time_ms"] / 4)
@@ -191,7 +189,7 @@ def test_per_request_metrics_are_told_when_switched_on(start_server: ServerFacto
             "tokens_per_second",
         ),
     }
-    silent = events(httpx.post(f"{start_server().url}/v1/chat/completions", json=body).text)
+    silent = events(post(f"{start_server().url}/v1/chat/completions", json=body).text)
     assert "metrics" not in silent[-2]
 
 
@@ -199,9 +197,7 @@ def test_request_id_is_echoed_only_when_switched_on(start_server: ServerFactory)
     """X-Request-Id always makes the answer's id; the header comes back by setting only."""
     for switched_on in (False, True):
         server = start_server(enable_request_id_headers=switched_on)
-        response = httpx.post(
-            f"{server.url}/v1/chat/completions", json=chat(), headers={"X-Request-Id": "abc"}
-        )
+        response = post(f"{server.url}/v1/chat/completions", json=chat(), headers={"X-Request-Id": "abc"})
         assert response.json()["id"] == "chatcmpl-abc"
         assert response.headers.get("x-request-id") == ("abc" if switched_on else None)
 
@@ -211,7 +207,7 @@ def test_second_identical_prompt_tells_its_cached_tokens(start_server: ServerFac
     server = start_server()
     body = {"prompt": list(range(500, 600)), "max_tokens": 1, "ignore_eos": True}
     cached = [
-        httpx.post(f"{server.url}/v1/completions", json=body).json()["usage"]["prompt_tokens_details"][
+        post(f"{server.url}/v1/completions", json=body).json()["usage"]["prompt_tokens_details"][
             "cached_tokens"
         ]
         for _ in range(2)
@@ -226,13 +222,11 @@ def test_answer_sent_back_as_history_hits_its_own_blocks(start_server: ServerFac
     """
     server = start_server()
     messages = [{"role": "user", "content": " ".join(f"word{n}" for n in range(34))}]
-    first = httpx.post(
-        f"{server.url}/v1/chat/completions", json=chat(messages=messages, max_tokens=40)
-    ).json()
+    first = post(f"{server.url}/v1/chat/completions", json=chat(messages=messages, max_tokens=40)).json()
     assert first["usage"]["prompt_tokens"] == 40
     messages += [first["choices"][0]["message"], {"role": "user", "content": "go on"}]
     messages[1] = {"role": "assistant", "content": messages[1]["content"]}
-    second = httpx.post(f"{server.url}/v1/chat/completions", json=chat(messages=messages)).json()
+    second = post(f"{server.url}/v1/chat/completions", json=chat(messages=messages)).json()
     assert second["usage"]["prompt_tokens_details"]["cached_tokens"] == 64
 
 
@@ -242,7 +236,7 @@ def test_answer_without_ignore_eos_ends_by_itself(start_server: ServerFactory) -
     lengths = set()
     for seed in range(12):
         body = chat(ignore_eos=False, max_tokens=500, min_tokens=4, seed=seed)
-        answer = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
+        answer = post(f"{server.url}/v1/chat/completions", json=body).json()
         made = answer["usage"]["completion_tokens"]
         assert answer["choices"][0]["finish_reason"] == "stop"
         assert len(answer["choices"][0]["message"]["content"].split()) == made - 1
@@ -254,9 +248,9 @@ def test_answer_without_ignore_eos_ends_by_itself(start_server: ServerFactory) -
 def test_same_seed_gives_the_same_answer(start_server: ServerFactory) -> None:
     """Two servers, the same settings and request: the same words."""
     answers = {
-        httpx.post(f"{start_server().url}/v1/chat/completions", json=chat(seed=3)).json()["choices"][0][
-            "message"
-        ]["content"]
+        post(f"{start_server().url}/v1/chat/completions", json=chat(seed=3)).json()["choices"][0]["message"][
+            "content"
+        ]
         for _ in range(2)
     }
     assert len(answers) == 1
@@ -266,7 +260,7 @@ def test_over_long_answer_is_clamped_silently(start_server: ServerFactory) -> No
     """Prompt 40, context 64, 60 tokens asked: 24 come, reason length, no error."""
     server = start_server(max_model_len=64, num_blocks=16)
     body = {"prompt": list(range(40)), "max_tokens": 60, "ignore_eos": True}
-    answer = httpx.post(f"{server.url}/v1/completions", json=body).json()
+    answer = post(f"{server.url}/v1/completions", json=body).json()
     assert answer["usage"]["completion_tokens"] == 24
     assert answer["choices"][0]["finish_reason"] == "length"
 
@@ -276,29 +270,29 @@ def test_chat_without_max_tokens_goes_to_the_context(start_server: ServerFactory
     server = start_server(max_model_len=64, num_blocks=16)
     body = chat()
     del body["max_tokens"]
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body).json()
+    answer = post(f"{server.url}/v1/chat/completions", json=body).json()
     assert answer["usage"]["completion_tokens"] == 50
 
 
 def test_get_routes(start_server: ServerFactory) -> None:
     """Models with the context length, health, ping, version."""
     server = start_server()
-    model = httpx.get(f"{server.url}/v1/models").json()["data"][0]
+    model = get(f"{server.url}/v1/models").json()["data"][0]
     assert (model["id"], model["max_model_len"], model["owned_by"]) == ("tiny", 4096, "vllm")
-    assert [httpx.get(f"{server.url}/{path}").status_code for path in ("health", "ping")] == [200, 200]
-    assert httpx.get(f"{server.url}/version").json() == {"version": "0.32.0+sim"}
+    assert [get(f"{server.url}/{path}").status_code for path in ("health", "ping")] == [200, 200]
+    assert get(f"{server.url}/version").json() == {"version": "0.32.0+sim"}
 
 
 def test_tokenize_agrees_with_usage(start_server: ServerFactory) -> None:
     """The count of a chat's /tokenize is its prompt_tokens; its ids, sent as a prompt, hit the chat's blocks."""
     server = start_server()
     messages = [{"role": "user", "content": "The quick, brown fox " * 9}]
-    told = httpx.post(f"{server.url}/tokenize", json={"model": "tiny", "messages": messages}).json()
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=chat(messages=messages)).json()
+    told = post(f"{server.url}/tokenize", json={"model": "tiny", "messages": messages}).json()
+    answer = post(f"{server.url}/v1/chat/completions", json=chat(messages=messages)).json()
     assert told["count"] == len(told["tokens"]) == answer["usage"]["prompt_tokens"] == 9 * 5 + 6
-    usage = httpx.post(
-        f"{server.url}/v1/completions", json={"prompt": told["tokens"], "max_tokens": 1}
-    ).json()["usage"]
+    usage = post(f"{server.url}/v1/completions", json={"prompt": told["tokens"], "max_tokens": 1}).json()[
+        "usage"
+    ]
     assert usage["prompt_tokens_details"]["cached_tokens"] == 48
 
 
