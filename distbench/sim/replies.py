@@ -118,7 +118,6 @@ class Reply:
         self.ended = True
         self._cancel_timer()
         self.truth.status = status
-        self.truth.end_sent_ns = time.monotonic_ns()
         self.host.reply_ended(self)
 
     def _end_early(self, status: int | None, *, error: str) -> None:
@@ -198,12 +197,13 @@ class WholeReply(Reply):
 
     def _respond(self, body: bytes) -> None:
         headers = f"vary: Origin\r\n{self.extra_headers}"
-        self.truth.headers_sent_ns = time.monotonic_ns()
+        self.truth.headers_sent_ns = self.truth.end_sent_ns = time.monotonic_ns()
         if self.fault is not None and self.fault.kind == "truncate":
             head = self.connection.head(
                 200, f"content-length: {len(body)}\r\ncontent-type: {_JSON_TYPE}\r\n{headers}"
             )
             self.connection.send(head + body[: len(body) // 2])
+            self.truth.end_sent_ns = None
             self._end_early(200, error="fault: truncate")
             self.connection.close()
             return

@@ -123,13 +123,15 @@ class StreamReply(Reply):
             self._held.append((data, num_tokens))
             self._last_held = last
             return
-        self._stamp(num_tokens)
+        self._stamp(num_tokens, last=last)
         self.connection.send(data)
         if last:
             self._finish()
 
-    def _stamp(self, num_tokens: int) -> None:
+    def _stamp(self, num_tokens: int, *, last: bool) -> None:
         now_ns = time.monotonic_ns()
+        if last:
+            self.truth.end_sent_ns = now_ns
         if num_tokens:
             self.truth.token_sent_ns += [now_ns] * num_tokens
         else:
@@ -140,7 +142,7 @@ class StreamReply(Reply):
         self._timer = None
         held, self._held = self._held or [], None
         for _, num_tokens in held:
-            self._stamp(num_tokens)
+            self._stamp(num_tokens, last=self._last_held)
         self.connection.send(b"".join([data for data, _ in held]))
         if held and self._last_held:
             self._finish()
