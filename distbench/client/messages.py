@@ -48,7 +48,6 @@ class ClientSetup:
 
     Attributes:
         client: Index of this client.
-        num_clients: Clients of the run.
         targets: One per base URL, same order as the plan.
         target_names: Base URLs as they stand in the rows.
         request: How bodies are made.
@@ -57,7 +56,6 @@ class ClientSetup:
     """
 
     client: int
-    num_clients: int
     targets: tuple[WireTarget, ...]
     target_names: tuple[str, ...]
     request: RequestSettings
@@ -72,12 +70,16 @@ class LevelStart:
 
     Attributes:
         spec: The level.
+        position: The client's place among those that take part in this level; its share follows from it (core/shards.py).
+        num_clients: How many take part: those alive. Fewer than at the run's start after a loss.
         epoch_ns: The run's epoch on this client's own CLOCK_MONOTONIC; all stamps that leave the client are relative to it.
         start_ns: When to send the first request, on this client's own CLOCK_MONOTONIC.
         hard_end_ns: When to stop whatever happens, same clock; None: no such limit.
     """
 
     spec: LevelSpec
+    position: int
+    num_clients: int
     epoch_ns: int
     start_ns: int
     hard_end_ns: int | None = None
@@ -167,10 +169,10 @@ class Finished:
     The client's last word on a level: every request of its share has a row that was sent before this.
 
     Attributes:
-        measured_start_ns: When its first measured request was sent; None where none was.
-        pool_empty_ns: When its last measured request was taken; None where the level ended before.
-        reason: complete | deadline | stopped | driver_silent.
-        start_delay_ns: First send - asked start.
+        measured_start_ns: When its first measured request was taken; None where none was. Relative to the run's epoch.
+        pool_empty_ns: When its last measured request was taken; None where the level ended before. Relative to the run's epoch.
+        reason: complete | deadline | stopped | driver_silent | hard_end | results_not_collected.
+        start_delay_ns: First send - asked start; None where nothing was sent.
     """
 
     client: int

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
-from distbench.core.plan import Plan
+from distbench.core.plan import LoadPlan, Plan
+
+_WARMUP_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +20,10 @@ class LevelSpec:
         repeat: 0 for the first visit of a setting, then 1, 2, ...
         connections: Connections held (closed loop), or the cap of them (open loop).
         requests: Measured requests; None where only the duration ends the level.
-        warmup: Warm-up requests, sent before the measured ones on the same connections.
-        duration_s: Measured seconds after which the level is cut; None: only the requests end it.
+        warmup: Warm-up requests, sent before the measured ones on the same connections. Open loop: the first so many slots of the
+            schedule.
+        duration_s: Measured seconds after which the level is cut, counted from a client's first measured request (open loop: from
+            the first measured slot); None: only the requests end it.
         pattern: burst | paced | constant | poisson | gamma | trace.
         rate_rps: Offered requests/s of the open-loop patterns; None elsewhere.
         burstiness: Shape of the gamma pattern: 1 is Poisson, below 1 burstier.
@@ -57,7 +62,9 @@ def level_from_plan(plan: Plan, *, level: int, connections: int, repeat: int = 0
     """
     Build the level of a plan at a number of connections, defaults filled in.
 
-    The warm-up defaults to one request per connection: each has then connected and been served before the measured part.
+    The warm-up defaults to one request per connection: each has then connected and been served before the measured part. In open
+    loop, where the number of connections is only a cap, it defaults to two seconds of the schedule or one paced batch, but not
+    more than the cap; a trace has none.
     """
     load = plan.load
     requests = load.requests
@@ -68,7 +75,7 @@ def level_from_plan(plan: Plan, *, level: int, connections: int, repeat: int = 0
         repeat=repeat,
         connections=connections,
         requests=requests,
-        warmup=connections if load.warmup is None else load.warmup,
+        warmup=_default_warmup(load, connections) if load.warmup is None else load.warmup,
         duration_s=load.duration_s,
         pattern=load.pattern,
         rate_rps=load.rate_rps,
@@ -78,3 +85,11 @@ def level_from_plan(plan: Plan, *, level: int, connections: int, repeat: int = 0
         users_per_request=plan.prompts.users_per_request[0],
         max_failures=load.max_failures,
     )
+
+
+def _default_warmup(load: LoadPlan, connections: int) -> int:
+    if load.rate_rps is not None:
+        return min(connections, math.ceil(_WARMUP_S * load.rate_rps))
+    if load.batch_size is not None:
+        return min(connections, load.batch_size)
+    return 0 if load.pattern == "trace" else connections

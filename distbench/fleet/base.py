@@ -35,8 +35,34 @@ class FleetSetup:
     epoch_monotonic_ns: int
 
 
+# Connections that a client opens per second ahead of a level, with a margin for slow machines and TLS.
+_CONNECTS_PER_S = 1_000
+
+
+def start_lead_s(spec: LevelSpec, num_clients: int, lead_s: float) -> float:
+    """
+    Return how far ahead a level is ordered, so that every client has heard of it and has its connections open at the start.
+
+    Args:
+        spec: The level.
+        num_clients: Clients that take part.
+        lead_s: At least so much.
+    """
+    return lead_s + spec.connections / num_clients / _CONNECTS_PER_S
+
+
 class LevelRun(Protocol):
     """A level under way."""
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Indices of the clients that take part, in the order of their positions: level_share(position=i) is clients[i]'s share."""
+        ...
+
+    @property
+    def start_ns(self) -> int:
+        """When the first request is to be sent, on the driver's CLOCK_MONOTONIC."""
+        ...
 
     def events(self, timeout_s: float) -> Iterator[ClientEvent]:
         """
@@ -86,7 +112,12 @@ class Fleet(Protocol):
         ...
 
     def start_level(self, spec: LevelSpec, *, lead_s: float = 1.0) -> LevelRun:
-        """Order a level to start lead_s from now on all live clients at once."""
+        """
+        Order a level to start on all live clients at once, lead_s from now plus what their connections take to open.
+
+        Raises:
+            FleetError: no client is left.
+        """
         ...
 
     def alive(self) -> Sequence[bool]:
