@@ -57,6 +57,7 @@ class LiveObserver:
         self._console = console
         self._rows: list[Mapping[str, Any]] = []
         self._stage = ""
+        self._outlook = ""
         self._level: LevelSpec | None = None
         self._state: LevelProgress | None = None
         self._live = Live(console=console, get_renderable=self._render, refresh_per_second=4, transient=True)
@@ -77,6 +78,10 @@ class LiveObserver:
     def note(self, text: str) -> None:
         """Print a note above the live part."""
         self._live.console.print(Text(f"note: {text}", style="yellow"))
+
+    def outlook(self, text: str) -> None:
+        """Show it below the running level."""
+        self._outlook = text
 
     def level_started(self, spec: LevelSpec) -> None:
         """Show a new level."""
@@ -113,6 +118,8 @@ class LiveObserver:
                 parts.append(
                     Text(f"latest error: {state.last_error}", style="red", overflow="ellipsis", no_wrap=True)
                 )
+        if self._outlook:
+            parts.append(Text(self._outlook, style="dim"))
         return Group(*parts)
 
 
@@ -142,6 +149,10 @@ class PlainObserver:
         """Print the note."""
         self._say(f"note: {text}")
 
+    def outlook(self, text: str) -> None:
+        """Print it."""
+        self._say(text)
+
     def level_started(self, spec: LevelSpec) -> None:
         """Print the level's name."""
         self._last_s = time.monotonic()
@@ -165,6 +176,9 @@ class QuietObserver(PlainObserver):
     """Prints notes only."""
 
     def stage(self, text: str) -> None:
+        """Print nothing."""
+
+    def outlook(self, text: str) -> None:
         """Print nothing."""
 
     def level_started(self, spec: LevelSpec) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from rich.console import Console
@@ -12,11 +12,14 @@ from rich.console import Console
 from distbench.cli.options import load_options, plan_from_context
 from distbench.cli.streams import claim_stdout
 
+if TYPE_CHECKING:
+    from distbench.experiment.result import RunResult
+
 
 @click.command("run")
 @load_options("run")
 @click.pass_context
-def run(context: click.Context, **_: Any) -> int:
+def run(context: click.Context, /, **_: Any) -> int:
     """Measure one level: a fixed TOTAL of connections and of requests, all connections busy until the pool is empty."""
     return _execute("run", context)
 
@@ -25,7 +28,7 @@ def run(context: click.Context, **_: Any) -> int:
 @load_options("capacity")
 @click.option("--resume", metavar="RUN", help="Go on with an interrupted run directory; its plan counts.")
 @click.pass_context
-def capacity(context: click.Context, **_: Any) -> int:
+def capacity(context: click.Context, /, **_: Any) -> int:
     """Find the ceiling: step connections up until more of them make it worse, then repeat around the best."""
     return _execute("capacity", context)
 
@@ -33,14 +36,15 @@ def capacity(context: click.Context, **_: Any) -> int:
 @click.command("shapes")
 @load_options("shapes")
 @click.pass_context
-def shapes(context: click.Context, **_: Any) -> int:
+def shapes(context: click.Context, /, **_: Any) -> int:
     """Compare packings: the same user messages sent 1, 2, 4, 8, ... per request."""
     return _execute("shapes", context)
 
 
 def _execute(command: str, context: click.Context) -> int:
     from distbench.cli.live import make_observer
-    from distbench.experiment.commands import describe_plan, execute
+    from distbench.experiment.commands import run_plan
+    from distbench.experiment.dry_run import describe_plan
 
     params = context.params
     out = claim_stdout()
@@ -49,12 +53,21 @@ def _execute(command: str, context: click.Context) -> int:
         _print(out, describe_plan(plan), as_json=params["as_json"])
         return 0
     with make_observer(Console(stderr=True), quiet=params["quiet"] or params["as_json"]) as observer:
-        result = execute(plan, observer, environ=os.environ, resume=params.get("resume"))
+        result = run_plan(plan, observer, environ=os.environ)
     if params["as_json"]:
         _print(out, result.to_json(), as_json=True)
     else:
-        Console(file=out).print(result.last_screen(Console(file=out).width), highlight=False)
+        _show_result(result, Console(file=out))
     return result.exit_code
+
+
+def _show_result(result: RunResult, console: Console) -> None:
+    from distbench.report.terminal import run_block
+
+    block = run_block(result.rows, result.findings, result.errors, result.notes, console.width)
+    console.print(block, highlight=False)
+    console.print(f"\n{result.status}; everything is in {result.run}", highlight=False, soft_wrap=True)
+    console.print(f"  distbench report {result.run} --html report.html", highlight=False, soft_wrap=True)
 
 
 def _print(out: TextIO, value: dict[str, Any], *, as_json: bool) -> None:

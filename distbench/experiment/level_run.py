@@ -17,6 +17,7 @@ from distbench.fleet.base import Fleet, LevelRun
 from distbench.store.recorder import Recorder
 from distbench.telemetry.scraper import Scraper
 from distbench.telemetry.settle import Settled
+from distbench.units import ns_to_s
 
 _EVENT_WAIT_S = 0.25
 _PROGRESS_INTERVAL_S = 0.5
@@ -33,6 +34,7 @@ class LevelOutcome:
 
     Attributes:
         spec: The level.
+        clients: Those that took part, in the order of their positions (core/shards.level_share).
         order_ns: When its start was ordered for, relative to the run's epoch.
         finished: Last word of each client that ended in order.
         lost: Client -> reason of each that did not.
@@ -41,6 +43,7 @@ class LevelOutcome:
     """
 
     spec: LevelSpec
+    clients: tuple[int, ...]
     order_ns: int
     finished: Mapping[int, Finished]
     lost: Mapping[int, str]
@@ -78,9 +81,8 @@ class LevelRunner:
         """
         before = self._settle()
         self._observer.level_started(spec)
-        start_s = time.monotonic() + _START_LEAD_S
         level = self._fleet.start_level(spec, lead_s=_START_LEAD_S)
-        watch = _Watch(spec, start_s)
+        watch = _Watch(spec, ns_to_s(level.start_ns))
         try:
             self._follow(level, watch)
         except BaseException:
@@ -89,11 +91,15 @@ class LevelRunner:
         after = self._settle()
         self._record_server()
         self._recorder.flush()
+        overdue = {
+            client: "no word after the stop" for client in level.clients if not watch.has_ended(client)
+        }
         return LevelOutcome(
             spec=spec,
-            order_ns=round(start_s * 1e9) - self._epoch_ns,
+            clients=level.clients,
+            order_ns=level.start_ns - self._epoch_ns,
             finished=watch.finished,
-            lost=watch.lost,
+            lost={**watch.lost, **overdue},
             stopped=watch.stopped,
             before=before,
             after=after,
@@ -178,6 +184,9 @@ class _Watch:
     def lose(self, event: Lost) -> None:
         self.lost[event.client] = event.reason
         self.tally.lose(event.client)
+
+    def has_ended(self, client: int) -> bool:
+        return client in self.finished or client in self.lost
 
     def mark_stopped(self, reason: str) -> None:
         self.stopped = reason

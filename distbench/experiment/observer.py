@@ -60,6 +60,10 @@ class Observer(Protocol):
         """Say something that the user must see, in one sentence."""
         ...
 
+    def outlook(self, text: str) -> None:
+        """Say why the next level is measured and how long the rest may take."""
+        ...
+
     def level_started(self, spec: LevelSpec) -> None:
         """Say that a level begins."""
         ...
@@ -80,6 +84,9 @@ class SilentObserver:
         """Ignore it."""
 
     def note(self, text: str) -> None:
+        """Ignore it."""
+
+    def outlook(self, text: str) -> None:
         """Ignore it."""
 
     def level_started(self, spec: LevelSpec) -> None:

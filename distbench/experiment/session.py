@@ -66,7 +66,7 @@ class Session:
         self.facts = facts
         self.notes: list[str] = list(facts.notes)
         self.info = RunInfo()
-        self._workload = workload
+        self.workload = workload
         self._fleet = fleet
         self._headers = secret_headers(plan.target, environ)
         self._observer = observer
@@ -140,6 +140,7 @@ class Session:
         outcome = self._runner.run(spec)
         self._specs[-1] = level_entry(
             spec,
+            clients=list(outcome.clients),
             order_ns=outcome.order_ns,
             lost_clients={str(client): reason for client, reason in outcome.lost.items()},
             stopped=outcome.stopped,
@@ -147,6 +148,10 @@ class Session:
             settled=[None if s is None else dataclasses.asdict(s) for s in (outcome.before, outcome.after)],
         )
         return outcome
+
+    def level_entry(self, level: int) -> Mapping[str, Any]:
+        """Return what run.json says of a level."""
+        return self._specs[level]
 
     def write_info(self, **changes: Any) -> None:
         """Write run.json as things stand, with these fields changed."""
@@ -181,7 +186,7 @@ class Session:
                 targets=wire_targets(self.plan.target, self._headers),
                 target_names=self.plan.target.urls,
                 request=request_settings(self.plan.target, self.facts),
-                workload=self._workload,
+                workload=self.workload,
                 http_client=self.plan.where.http_client,
                 epoch_monotonic_ns=epoch_ns,
             )

@@ -1,0 +1,146 @@
+"""Which level comes next (floor F4): one for run, the ladder for capacity, a list for shapes."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Protocol
+
+from distbench.analysis.judge import LevelFacts
+from distbench.analysis.ladder import LadderSettings, Measure, next_step
+from distbench.analysis.time_to_go import time_to_go
+from distbench.core.levels import LevelSpec, level_from_plan
+from distbench.core.plan import Plan
+from distbench.core.workload import requests_of
+
+DEFAULT_CONNECTIONS = 32
+DEFAULT_PACKINGS = (1, 2, 4, 8)
+
+
+class Planner(Protocol):
+    """Decides from the levels that were measured, and from nothing else."""
+
+    def next(self, judged: Sequence[LevelFacts]) -> LevelSpec | None:
+        """Return the next level, its number that of the levels before it; None: the experiment is over."""
+        ...
+
+    def outlook(self, judged: Sequence[LevelFacts]) -> str | None:
+        """Return what comes next and how long the rest takes, one sentence; None: nothing to say."""
+        ...
+
+
+class LevelList:
+    """The planner of run and shapes: levels that are known beforehand."""
+
+    def __init__(self, levels: Sequence[LevelSpec]) -> None:
+        self._levels = tuple(levels)
+
+    def next(self, judged: Sequence[LevelFacts]) -> LevelSpec | None:
+        """Return the next level of the list."""
+        return self._levels[len(judged)] if len(judged) < len(self._levels) else None
+
+    def outlook(self, judged: Sequence[LevelFacts]) -> str | None:
+        """Return the place in the list, where there are several."""
+        left = len(self._levels) - len(judged)
+        return f"{left} levels to go" if len(self._levels) > 1 and left else None
+
+
+class Ladder:
+    """The planner of capacity: analysis/ladder.py over the readings so far."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._settings = ladder_settings(plan)
+        self._measure: Measure | None = None
+
+    def next(self, judged: Sequence[LevelFacts]) -> LevelSpec | None:
+        """Return the level that the search wants next."""
+        step = next_step([j.reading for j in judged], self._settings)
+        self._measure = step if isinstance(step, Measure) else None
+        if self._measure is None:
+            return None
+        return level_from_plan(
+            self._plan,
+            level=len(judged),
+            connections=self._measure.connections,
+            repeat=self._measure.repeat,
+        )
+
+    def outlook(self, judged: Sequence[LevelFacts]) -> str | None:
+        """Return why the next level is measured, and bounds of the time to go."""
+        if self._measure is None:
+            return None
+        left = time_to_go([j.reading for j in judged], self._settings, self._requests_at)
+        text = f"{self._measure.text}; {left.levels_min} to {left.levels_max} levels to go"
+        if left.seconds_min is None or left.seconds_max is None:
+            return text
+        return f"{text}, about {_span(left.seconds_min)} to {_span(left.seconds_max)}"
+
+    def _requests_at(self, connections: int) -> int:
+        spec = level_from_plan(self._plan, level=0, connections=connections)
+        return (spec.requests or 0) + spec.warmup
+
+
+def ladder_settings(plan: Plan) -> LadderSettings:
+    """Return the settings of the capacity search of a plan."""
+    load = plan.load
+    return LadderSettings(
+        start=load.start,
+        max_connections=load.max_connections,
+        factor=load.factor,
+        connections=load.connections,
+        repeats=load.repeats,
+    )
+
+
+def planned_levels(plan: Plan) -> list[LevelSpec]:
+    """Return the levels that are known beforehand: all of run and shapes, the climb to the maximum of capacity."""
+    if plan.command == "shapes":
+        return shape_levels(plan)
+    if plan.command == "capacity":
+        rungs = ladder_settings(plan).rungs()
+    else:
+        rungs = (plan.load.connections or (DEFAULT_CONNECTIONS,))[:1]
+    return [level_from_plan(plan, level=i, connections=connections) for i, connections in enumerate(rungs)]
+
+
+def make_planner(plan: Plan) -> Planner:
+    """Return the planner of a plan's command."""
+    return Ladder(plan) if plan.command == "capacity" else LevelList(planned_levels(plan))
+
+
+def packings_of(plan: Plan) -> tuple[int, ...]:
+    """Return the numbers of user messages per request that shapes compares, ascending; 1, the reference, is always among them."""
+    asked = plan.prompts.users_per_request
+    return DEFAULT_PACKINGS if asked == (1,) else tuple(sorted({1, *asked}))
+
+
+def shapes_population(plan: Plan) -> int:
+    """Return the user messages that every shape sends: the requests of the unpacked one."""
+    spec = level_from_plan(plan, level=0, connections=_shape_connections(plan))
+    return spec.requests or 0
+
+
+def shape_levels(plan: Plan) -> list[LevelSpec]:
+    """
+    Return the levels of the packing experiment: each packing k at N connections, and at N/k (as many messages in flight).
+
+    The same population of user messages is sent at each; the warm-up shrinks with the requests.
+    """
+    connections = _shape_connections(plan)
+    population = shapes_population(plan)
+    levels: list[LevelSpec] = []
+    for packing in packings_of(plan):
+        requests = requests_of(population, packing)
+        for held in dict.fromkeys((connections, max(1, connections // packing))):
+            base = level_from_plan(plan, level=len(levels), connections=min(held, requests))
+            levels.append(dataclasses.replace(base, requests=requests, users_per_request=packing))
+    return levels
+
+
+def _shape_connections(plan: Plan) -> int:
+    return plan.load.connections[0] if plan.load.connections else DEFAULT_CONNECTIONS
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
