@@ -228,9 +228,10 @@ def _chat(value: Any) -> Messages:
         raise SkipRow("empty")
     messages = []
     for message in value:
-        if not isinstance(message, dict) or message.get("role") not in _CHAT_ROLES:
+        role = str(message.get("role")) if isinstance(message, dict) else ""
+        if role not in _CHAT_ROLES:
             raise SkipRow("with an unknown role")
-        messages.append((str(message["role"]), _text(message.get("content"), "message")))
+        messages.append((role, _text(message.get("content"), "message")))
     while messages and messages[-1][0] == "assistant":
         messages.pop()
     if not any(role == "user" for role, _ in messages):
@@ -288,6 +289,11 @@ def _text(value: Any, what: str) -> str:
 
 
 def _valid(value: Any) -> str:
+    """Return a text, also from a list of text parts as the API takes it."""
+    if isinstance(value, list) and all(
+        isinstance(part, dict) and part.get("type") == "text" for part in value
+    ):
+        value = "".join(str(part.get("text", "")) for part in value)
     if not isinstance(value, str):
         raise SkipRow("with content that is no text")
     try:
