@@ -11,7 +11,7 @@ import dataclasses
 import numpy as np
 import pyarrow as pa
 
-from distbench.analysis.arrays import integers, is_word, measured
+from distbench.analysis.arrays import integers, is_word, measured, rows_where
 from distbench.core.levels import LevelSpec
 from distbench.core.records import Outcome, Phase, RequestRecord, request_id
 from distbench.core.shards import level_share
@@ -73,7 +73,7 @@ def account(rows: pa.Table, *, planned: int | None) -> Accounting:
         rows: Columns phase, outcome, request_id; warm-up rows are left aside.
         planned: Measured requests of the plan; None where only the duration ended the level.
     """
-    kept = rows.filter(pa.array(measured(rows)))
+    kept = rows_where(rows, measured(rows), ("outcome", "request_id"))
     counts = {word: int(is_word(kept, "outcome", word).sum()) for word in OUTCOMES}
     ids, times = np.unique(integers(kept, "request_id"), return_counts=True)
     twice = ids[times > 1]
@@ -106,7 +106,7 @@ def lost_rows(
     share = level_share(spec, position=position, num_clients=num_clients, num_targets=num_targets)
     if share.open_ended:
         return records_to_table([], 0)
-    arrived = set(integers(received.filter(pa.array(measured(received))), "index").tolist())
+    arrived = set(integers(rows_where(received, measured(received), ("index",)), "index").tolist())
     return records_to_table(
         (
             RequestRecord(

@@ -6,6 +6,7 @@ Numbers become float64 with NaN for null. Stamps stay exact: float64 holds every
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,8 +34,18 @@ def integers(table: pa.Table, name: str) -> Ints:
 def is_word(table: pa.Table, name: str, *words: str) -> Bools:
     """Tell for each row whether a text column holds one of the words; null does not."""
     column: Any = table[name]
-    found: Any = pc.is_in(column, value_set=pa.array(words, pa.string()))
+    found: Any = pc.equal(column, pa.scalar(words[0], pa.string()))  # several times faster than is_in
+    for word in words[1:]:
+        found = pc.or_(found, pc.equal(column, pa.scalar(word, pa.string())))
+    if column.null_count:
+        found = pc.fill_null(found, False)
     return np.asarray(found.to_numpy(), np.bool_)
+
+
+def rows_where(table: pa.Table, mask: Bools, columns: Sequence[str]) -> pa.Table:
+    """Return some columns of the rows that the mask holds; copying a whole table of texts and lists would cost seconds."""
+    narrow = table.select([name for name in columns if name in table.schema.names])
+    return narrow if mask.all() else narrow.filter(pa.array(mask))
 
 
 def measured(table: pa.Table) -> Bools:

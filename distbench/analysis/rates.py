@@ -14,7 +14,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from distbench.analysis.arrays import Bools, Floats, flat_lists, is_word, measured, numbers, sums_of_rows
+from distbench.analysis.arrays import (
+    Bools,
+    Floats,
+    flat_lists,
+    is_word,
+    measured,
+    numbers,
+    rows_where,
+    sums_of_rows,
+)
 from distbench.analysis.windows import Window
 
 RATE_COLUMNS = (
@@ -32,6 +41,7 @@ RATE_COLUMNS = (
     "chunk_us",
     "chunk_tokens",
 )
+_WHOLE_COLUMNS = ("finish_reason", "prompt_tokens", "completion_tokens", "max_tokens", "user_messages")
 NUM_SLICES = 30
 _NS_PER_US = 1_000.0
 
@@ -229,7 +239,7 @@ class WholeSums:
 
 def whole_sums(rows: pa.Table) -> WholeSums:
     """Sum up the answered measured requests; columns RATE_COLUMNS but the chunks."""
-    ok = rows.filter(pa.array(measured(rows) & is_word(rows, "outcome", "ok")))
+    ok = rows_where(rows, measured(rows) & is_word(rows, "outcome", "ok"), _WHOLE_COLUMNS)
     return WholeSums(
         requests=ok.num_rows,
         output_tokens=_sum(ok, "completion_tokens"),

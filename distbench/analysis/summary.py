@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distbench.analysis.accounting import Accounting, account
-from distbench.analysis.arrays import Bools, Floats, is_word, measured, numbers, some
+from distbench.analysis.arrays import Bools, Floats, is_word, measured, numbers, rows_where, some
 from distbench.analysis.client_health import HealthSummary, summarize_health
 from distbench.analysis.latency import LATENCY_COLUMNS, Gaps, Latencies, mean_gap_s, request_latencies
 from distbench.analysis.level_row import LevelRow, empty_level_row
@@ -179,7 +179,7 @@ class _Streams:
     def add(self, batch: pa.Table) -> None:
         inside = self.sums.add(batch)
         chosen = _sent_inside(batch, self._window) & is_word(batch, "outcome", "ok")
-        self.gaps.add(batch["chunk_us"].filter(pa.array(chosen)))
+        self.gaps.add(rows_where(batch, chosen, ("chunk_us",))["chunk_us"])
         if self._slos:
             self.good_requests += float(inside.requests[meets_all(batch, self._slos)].sum())
 
@@ -298,7 +298,8 @@ def _invalid_reason(window: Window | None, accounting: Accounting) -> str | None
 
 def count_errors(rows: pa.Table) -> tuple[ErrorCount, ...]:
     """Count the failed measured requests of a table by error_kind, with one example each."""
-    failed = rows.filter(pa.array(measured(rows) & is_word(rows, "outcome", "failed")))
+    is_failed = measured(rows) & is_word(rows, "outcome", "failed")
+    failed = rows_where(rows, is_failed, ("error_kind", "http_status", "error_text"))
     counts = []
     for entry in _value_counts(failed["error_kind"]):
         kind = entry["values"] or "unknown"
@@ -316,7 +317,7 @@ def count_errors(rows: pa.Table) -> tuple[ErrorCount, ...]:
 
 
 def _by_target(rows: pa.Table) -> dict[str, int]:
-    ok = rows.filter(pa.array(measured(rows) & is_word(rows, "outcome", "ok")))
+    ok = rows_where(rows, measured(rows) & is_word(rows, "outcome", "ok"), ("target",))
     return {entry["values"]: entry["counts"] for entry in _value_counts(ok["target"])}
 
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from distbench.analysis.arrays import Bools, Floats, Ints, integers, is_word, measured, numbers
+from distbench.analysis.arrays import Bools, Floats, Ints, integers, is_word, measured, numbers, rows_where
 from distbench.core.levels import LevelSpec
 from distbench.units import NS_PER_S, s_to_ns
 
@@ -103,7 +103,7 @@ class _Level:
     """The measured rows of a level as arrays."""
 
     def __init__(self, spec: LevelSpec, rows: pa.Table) -> None:
-        kept = rows.filter(pa.array(measured(rows)))
+        kept = rows_where(rows, measured(rows), WINDOW_COLUMNS)
         self.spec = spec
         self.ended: Bools = is_word(kept, "outcome", "ok", "failed")
         self.cut = is_word(kept, "outcome", "cut")
