@@ -57,11 +57,12 @@ def _execute(command: str, context: click.Context) -> int:
     if params["as_json"]:
         _print(out, result.to_json(), as_json=True)
     else:
-        _show_result(result, Console(file=out))
+        show_result(result, Console(file=out))
     return result.exit_code
 
 
-def _show_result(result: RunResult, console: Console) -> None:
+def show_result(result: RunResult, console: Console) -> None:
+    """Print the last screen of a run."""
     from distbench.report.terminal import run_block
 
     block = run_block(result.rows, result.findings, result.errors, result.notes, console.width)

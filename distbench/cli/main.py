@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -84,9 +85,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def invoke(arguments: list[str] | None = None) -> int:
-    """Run the command line and return its exit code; every error becomes one message on stderr."""
+    """Run the command line and return its exit code."""
+    return guarded(lambda: cli.main(args=arguments, prog_name="distbench", standalone_mode=False))
+
+
+def guarded(command: Callable[[], Any]) -> int:
+    """Call a command and return its exit code; every error becomes one message on stderr, never a traceback."""
     try:
-        result: Any = cli.main(args=arguments, prog_name="distbench", standalone_mode=False)
+        result = command()
     except click.exceptions.Exit as leave:
         return leave.exit_code
     except click.ClickException as error:

@@ -25,7 +25,7 @@ from distbench.errors import (
     StoreError,
 )
 from distbench.experiment.datafile import check_dataset, open_dataset
-from distbench.experiment.fleets import make_fleet
+from distbench.experiment.fleets import fleet_for
 from distbench.experiment.level_run import LevelOutcome
 from distbench.experiment.observer import Observer, SilentObserver
 from distbench.experiment.planners import Planner, make_planner
@@ -65,39 +65,41 @@ def run_plan(
     check_dataset(plan.prompts)
     run_dir = RunDir.create(plan.where.output)
     try:
-        session = _open_session(plan, run_dir, observer, environ, stop)
+        with contextlib.ExitStack() as stack:
+            stack.callback(stop.restore)
+            session = _open_session(plan, run_dir, observer, environ, stop, stack)
+            return _Experiment(session, make_planner(plan), observer, stop).run()
     except BaseException:
         run_dir.discard()
         raise
-    try:
-        return _Experiment(session, make_planner(plan), observer, stop).run()
-    finally:
-        stop.restore()
 
 
 def _open_session(
-    plan: Plan, run_dir: RunDir, observer: Observer, environ: Mapping[str, str], stop: StopFlag
+    plan: Plan,
+    run_dir: RunDir,
+    observer: Observer,
+    environ: Mapping[str, str],
+    stop: StopFlag,
+    stack: contextlib.ExitStack,
 ) -> Session:
+    """Do all that comes before the first level; what was started is ended by the stack."""
     observer.stage("trying the target")
     facts = check_target(plan.target, environ)
+    for note in facts.notes:
+        observer.note(note)
     workload = _make_workload(plan, facts, environ, observer)
     session = Session(
         plan=plan,
         run_dir=run_dir,
         facts=facts,
         workload=workload,
-        fleet=make_fleet(plan, observer),
+        fleet=stack.enter_context(fleet_for(plan, observer)),
         environ=environ,
         observer=observer,
         stop=stop,
     )
-    for note in facts.notes:
-        observer.note(note)
-    try:
-        session.open()
-    except BaseException:
-        session.close()
-        raise
+    stack.callback(session.close)
+    session.open()
     return session
 
 
@@ -138,8 +140,6 @@ class _Experiment:
             with contextlib.suppress(Exception):
                 session.finish(self._status, self._totals())
             raise
-        finally:
-            session.close()
         return self._conclude()
 
     def _levels(self) -> None:

@@ -43,7 +43,7 @@ class Session:
         run_dir: Its directory, made already.
         facts: What the preflight found out.
         workload: The prompts.
-        fleet: Not yet started; closed by close().
+        fleet: Not yet started; ended by its owner, after close().
         environ: Where the API key is.
         observer: Gets told.
         stop: Set when the user wants to stop.
@@ -107,9 +107,11 @@ class Session:
         self._observer.stage("comparing clocks")
         offsets = self._fleet.measure_clocks()
         self._start_telemetry(epoch_ns)
+        # Without the output: the plan repeats the run, and this directory is taken.
+        plan_table = {key: value for key, value in plan_to_table(self.plan).items() if key != "output"}
         self.info = RunInfo(
             command=self.plan.command,
-            plan=plan_to_table(self.plan),
+            plan=plan_table,
             versions=_versions(),
             hosts=[dataclasses.asdict(host) for host in hosts],
             clients_per_host=dict(Counter(host.hostname for host in hosts)),
@@ -119,7 +121,7 @@ class Session:
             seeds={"prompts": self.plan.prompts.seed},
             extra={"target": _target_entry(self.facts)},
         )
-        self.run_dir.write_plan(plan_to_table(self.plan))
+        self.run_dir.write_plan(plan_table)
         self.write_info()
         self._say_spread(hosts)
         self._runner = LevelRunner(
@@ -168,12 +170,9 @@ class Session:
             )
 
     def close(self) -> None:
-        """End telemetry and clients; files that are due were written by finish()."""
-        try:
-            if self._scraper is not None:
-                self._scraper.stop()
-        finally:
-            self._fleet.close()
+        """End the telemetry; the fleet is its owner's."""
+        if self._scraper is not None:
+            self._scraper.stop()
 
     def finish(self, status: str, totals: Totals) -> None:
         """Write what is left and the final run.json."""
