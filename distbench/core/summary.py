@@ -16,7 +16,7 @@ from distbench.core.prompts import Prompt, Workload
 from distbench.core.records import Phase
 
 MAX_REQUESTS = 2_000
-MAX_TOKENS = 2_000_000
+MAX_TOKENS = 500_000
 DEFAULT_BLOCK_TOKENS = 16
 """Tokens of a KV block where the server does not tell; vLLM's own default."""
 
@@ -123,6 +123,7 @@ def describe(
     *,
     block_tokens: int = DEFAULT_BLOCK_TOKENS,
     max_model_len: int | None = None,
+    max_tokens: int = MAX_TOKENS,
 ) -> WorkloadSummary:
     """
     Look at the prompts of a run's levels.
@@ -132,13 +133,14 @@ def describe(
         levels: The levels that are known beforehand; not empty.
         block_tokens: KV block size of the server.
         max_model_len: Context of the served model; None: not known.
+        max_tokens: Prompt tokens to look at, over all levels; at least one request of each level is.
     """
     seen: set[int] = set()
     exact = True
     summaries = []
     sampled = 0
     for spec in levels:
-        prompts = list(_sample(workload, spec, len(levels)))
+        prompts = list(_sample(workload, spec, len(levels), max_tokens))
         if not prompts:
             continue
         seen.update(prompt.prompt_id for prompt in prompts)
@@ -157,10 +159,10 @@ def describe(
     )
 
 
-def _sample(workload: Workload, spec: LevelSpec, num_levels: int) -> Iterator[Prompt]:
+def _sample(workload: Workload, spec: LevelSpec, num_levels: int, max_tokens: int) -> Iterator[Prompt]:
     """Yield the first measured prompts of a level, within its part of the budget."""
     requests = MAX_REQUESTS if spec.requests is None else spec.requests
-    budget = MAX_TOKENS // num_levels
+    budget = max_tokens // num_levels
     for index in range(min(requests, max(1, MAX_REQUESTS // num_levels))):
         prompt = workload.prompt(
             phase=Phase.MEASURED, level=spec.level, index=index, users_per_request=spec.users_per_request
