@@ -15,6 +15,8 @@ from distbench.core.openai_chunks import Choice, Chunk, NotJson, Usage, as_count
 from distbench.core.openai_errors import clean_text
 from distbench.core.records import TokenSource
 
+# Single bytes as numbers: the test for one is ten times as fast as for a string of length one.
+_QUOTE, _BACKSLASH, _LF, _CR = b'"\\\n\r'
 _MARK = "\x7f~mark~"
 _MAX_CHUNK_TOKENS = 65_535
 # Frames learned in a row without one use of them: then every chunk differs, and learning is given up.
@@ -70,7 +72,7 @@ class TokenTally:
             if len(piece) <= shortest or not (piece.startswith(prefix) and piece.endswith(suffix)):
                 break
             text = piece[begin:end]
-            if b'"' in text or b"\\" in text or b"\n" in text or b"\r" in text:
+            if _QUOTE in text or _BACKSLASH in text or _LF in text or _CR in text:
                 break
             if self._text is not None:
                 self._text.append(text.decode("utf-8", "replace"))

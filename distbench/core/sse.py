@@ -13,6 +13,7 @@ from typing import NamedTuple
 MAX_EVENT_BYTES = 64 * 2**20
 
 _LINE_END = re.compile(rb"\r\n|\n|\r")
+_CR = 13
 _BOM = b"\xef\xbb\xbf"
 
 
