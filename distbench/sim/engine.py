@@ -46,11 +46,6 @@ class EngineCore:
         self._step: Step | None = None
         self._pending_aborts: list[SimRequest] = []
 
-    @property
-    def num_queued_prompts(self) -> int:
-        """Requests that wait for their first or next admission."""
-        return len(self.scheduler.waiting)
-
     def add(self, request: SimRequest, now_ns: int) -> None:
         """Queue a request that arrived now."""
         request.arrival_ns = now_ns

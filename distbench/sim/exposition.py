@@ -8,6 +8,7 @@ The text of ``/metrics``, with vLLM 0.32's names, labels, types and help texts (
 from __future__ import annotations
 
 import dataclasses
+import functools
 import time
 from collections.abc import Callable, Iterable, Sequence
 
@@ -257,7 +258,7 @@ class Exposition:
             for index, metrics in enumerate(self._engines):
                 histogram = metrics.histograms[short]
                 cumulative = histogram.cumulative()
-                bounds = [*map(format_value, histogram.bounds), "+Inf"]
+                bounds = _bound_texts(histogram.bounds)
                 head = f'{name}_bucket{{engine="{index}",le="'
                 lines += [
                     f'{head}{bound}",{self._model}}} {count}.0'
@@ -289,6 +290,11 @@ class Exposition:
         self._write_counter(
             lines, "http_requests", "Total number of requests by method, status and handler.", samples
         )
+
+
+@functools.cache
+def _bound_texts(bounds: tuple[float, ...]) -> tuple[str, ...]:
+    return (*map(format_value, bounds), "+Inf")
 
 
 def _by_source(metrics: EngineMetrics) -> _Samples:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import resource
 import signal
 import ssl
 from collections.abc import Callable, Sequence
@@ -42,6 +43,7 @@ def serve(
     Raises:
         OSError: The address is taken or the truth log cannot be written.
     """
+    _raise_file_limit()
     with contextlib.closing(uvloop.new_event_loop()) as loop:
         asyncio.set_event_loop(loop)
         try:
@@ -79,3 +81,10 @@ async def _serve(
         if stop_when_readable_fd is not None:
             loop.remove_reader(stop_when_readable_fd)
         await server.close()
+
+
+def _raise_file_limit() -> None:
+    """Let as many connections in as the system allows; each is a file."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -7,14 +7,33 @@ One frozen object; ``docs/simulator.md`` explains each. Names follow vLLM's opti
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, cast
 
 from distbench.errors import PlanError
 from distbench.sim.faults import Fault, parse_fault
 from distbench.sim.step_time import StepTimeSettings
 
 QUEUE_OVERFLOWS = ("reject", "in_stream")
+
+# What kind of number each setting is, and the lowest it may be.
+_LOWEST: dict[str, tuple[type, float]] = {
+    "max_num_seqs": (int, 1),
+    "max_num_batched_tokens": (int, 1),
+    "max_model_len": (int, 2),
+    "block_size": (int, 1),
+    "num_blocks": (int, 2),
+    "data_parallel_size": (int, 1),
+    "tensor_parallel_size": (int, 1),
+    "mean_output_tokens": (float, 1),
+    "stream_interval": (int, 1),
+    "vocab_size": (int, 1024),
+    "keep_alive_timeout_s": (float, 0.01),
+    "max_header_bytes": (int, 1024),
+    "max_body_bytes": (int, 1024),
+}
+_KINDS: dict[type, str] = {int: "a whole number", float: "a number"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,29 +143,14 @@ class SimSettings:
         return cls(step_time=StepTimeSettings(**step_time), **values)
 
     def _range_problems(self) -> list[str]:
-        lows: dict[str, float] = {
-            "max_num_seqs": 1,
-            "max_num_batched_tokens": 1,
-            "max_model_len": 2,
-            "block_size": 1,
-            "num_blocks": 2,
-            "data_parallel_size": 1,
-            "tensor_parallel_size": 1,
-            "mean_output_tokens": 1,
-            "stream_interval": 1,
-            "vocab_size": 1024,
-            "max_header_bytes": 1024,
-            "max_body_bytes": 1024,
-        }
         found = [
-            f"{name} must be >= {low:g}, got {getattr(self, name)}"
-            for name, low in lows.items()
-            if not getattr(self, name) >= low
+            f"{name} must be {_KINDS[kind]} >= {low:g}, got {value!r}"
+            for name, (kind, low) in _LOWEST.items()
+            if not _is_number(value := getattr(self, name), kind) or value < low
         ]
-        if self.max_num_queued_reqs is not None and self.max_num_queued_reqs < 0:
-            found.append(f"max_num_queued_reqs must be >= 0 or absent, got {self.max_num_queued_reqs}")
-        if not self.keep_alive_timeout_s > 0:
-            found.append(f"keep_alive_timeout_s must be > 0, got {self.keep_alive_timeout_s}")
+        limit = self.max_num_queued_reqs
+        if limit is not None and (not _is_number(limit, int) or limit < 0):
+            found.append(f"max_num_queued_reqs must be a whole number >= 0 or absent, got {limit!r}")
         if self.queue_overflow not in QUEUE_OVERFLOWS:
             found.append(
                 f"queue_overflow must be one of {', '.join(QUEUE_OVERFLOWS)}, got {self.queue_overflow!r}"
@@ -173,3 +177,10 @@ class SimSettings:
                 "a single long request would wait for ever; give more blocks or a shorter context"
             )
         return found
+
+
+def _is_number(value: object, kind: type) -> bool:
+    """Tell whether a value is a finite number of a kind; settings from JSON may be anything, and True is no number."""
+    if kind is int:
+        return type(value) is int
+    return type(value) in (int, float) and math.isfinite(cast("float", value))

@@ -62,9 +62,10 @@ class StepTimeSettings:
     def problems(self) -> list[str]:
         """Return what is wrong, one sentence each; empty: nothing."""
         found = [
-            f"step_time.{field.name} must be >= 0 and finite, got {value}"
+            f"step_time.{field.name} must be a finite number >= 0, got {value!r}"
             for field in dataclasses.fields(self)
-            if (value := getattr(self, field.name)) is not None and not 0 <= value < math.inf
+            if (value := getattr(self, field.name)) is not None
+            and not (type(value) in (int, float) and 0 <= value < math.inf)
         ]
         if not found and self.fixed_s + self.weights_s + self.per_sequence_s <= 0:
             found.append(

@@ -18,9 +18,6 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 
-TEMPLATE_TOKENS_PER_MESSAGE = 4
-TEMPLATE_TOKENS_GENERATION = 2
-
 EOS_ID = 0
 _START_ID = 1
 _END_ID = 2
@@ -34,11 +31,6 @@ _TOKEN = re.compile(r"\w{1,12}|[^\w\s]")
 def token_id(text: str, vocab_size: int) -> int:
     """Return the id of one token, from 16 up to vocab_size."""
     return _NUM_SPECIAL + zlib.crc32(text.encode("utf-8", "surrogatepass")) % (vocab_size - _NUM_SPECIAL)
-
-
-def split(text: str) -> list[str]:
-    """Return the texts of the tokens."""
-    return _TOKEN.findall(text)
 
 
 class Tokenizer:

@@ -26,6 +26,23 @@ def test_all_problems_are_told_at_once() -> None:
     assert len(caught.value.problems) == 4
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max_num_seqs", "8"),
+        ("num_blocks", 4096.0),
+        ("max_num_queued_reqs", True),
+        ("mean_output_tokens", float("nan")),
+    ],
+)
+def test_values_of_the_wrong_kind_are_problems(name: str, value: object) -> None:
+    """Settings may come from JSON: a text, a fraction or a truth value where a number belongs is named, not a crash."""
+    with pytest.raises(PlanError, match=name):
+        SimSettings.from_dict({name: value})
+    with pytest.raises(PlanError, match="fixed_s"):
+        SimSettings.from_dict({"step_time": {"fixed_s": "fast"}})
+
+
 def test_cache_must_hold_one_context() -> None:
     """255 usable blocks of 16 are 4,080 tokens, fewer than 4,096: one request could wait for ever."""
     with pytest.raises(PlanError, match="4080"):
