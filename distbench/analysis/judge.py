@@ -23,7 +23,7 @@ from distbench.analysis.stability import Stability, judge_stability
 from distbench.analysis.summary import CHUNK_COLUMNS, ROW_COLUMNS, LevelSummary, summarize_level
 from distbench.core.levels import LevelSpec
 from distbench.core.plan import Slo
-from distbench.core.plan_io import read_slos
+from distbench.core.plan_values import read_slos
 from distbench.store.reader import RunData
 from distbench.units import NS_PER_S
 

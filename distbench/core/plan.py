@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from distbench.core.lengths import LengthSpec
-from distbench.core.urls import normalize_base_url
+from distbench.core.urls import display_url, normalize_base_url
 from distbench.errors import PlanError
 
 COMMANDS = ("run", "capacity", "shapes")
@@ -25,6 +26,12 @@ HTTP_CLIENTS = ("fast", "httpx")
 SLO_METRICS = ("ttft", "ttfo", "tpot", "icl", "e2e", "response")
 NO_RAY = "none"
 _DEFAULT_LENGTH = LengthSpec("fixed", 128)
+_ENVIRONMENT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _has_user(url: str) -> bool:
+    """Return whether something like a credential stands before the host of a URL or URI."""
+    return "://" in url and "@" in url.split("://", 1)[1].split("/", 1)[0]
 
 
 class _Checks:
@@ -113,6 +120,8 @@ class TargetPlan:
         for name in ("connect", "first_token", "idle", "total"):
             checks.above(f"timeout-{name.replace('_', '-')}", getattr(self, f"timeout_{name}_s"), 0, " s")
         checks.at_least("retries", self.retries, 0)
+        if self.api_key_env is not None and not _ENVIRONMENT_NAME.fullmatch(self.api_key_env):
+            checks.add("api-key-env must be the name of an environment variable, never the key itself")
         if self.insecure and self.ca_file:
             checks.add("insecure and ca-file exclude each other: the first turns off what the second is for")
         checks.finish()
@@ -179,6 +188,8 @@ class LoadPlan:
     def _check_pattern(self, checks: _Checks) -> None:
         checks.above("rate", self.rate_rps, 0, " requests/s")
         checks.above("burstiness", self.burstiness, 0)
+        if self.burstiness != 1 and self.pattern != "gamma":
+            checks.add(f"burstiness has no meaning with pattern {self.pattern}; choose gamma")
         checks.at_least("batch-size", self.batch_size, 1)
         checks.above("batch-interval", self.batch_interval_s, 0, " s")
         needs_rate = self.pattern in ("constant", "poisson", "gamma")
@@ -232,7 +243,7 @@ class PromptPlan:
             checks.add(
                 "dataset-path has no meaning with dataset synthetic; name the dataset (sharegpt, jsonl, trace)"
             )
-        if self.dataset != "synthetic" and self.dataset_path is None:
+        if self.dataset in DATASETS[1:] and self.dataset_path is None:
             checks.add(f"dataset {self.dataset} needs a dataset-path")
         if self.user_tokens.mean < 1:
             checks.add("user-tokens must be at least 1")
@@ -245,6 +256,10 @@ class PromptPlan:
         checks.at_least("prefix-groups", self.prefix_groups, 1)
         checks.at_least("think-time", self.think_time_s, 0, " s")
         checks.above("trace-speed", self.trace_speed, 0)
+        if self.think_time_s != 0 and self.dataset not in ("sharegpt", "jsonl"):
+            checks.add(f"think-time has no meaning with dataset {self.dataset}; choose sharegpt or jsonl")
+        if self.trace_speed != 1 and self.dataset != "trace":
+            checks.add(f"trace-speed has no meaning with dataset {self.dataset}; choose trace")
         if self.dataset == "trace" and any(value != 1 for value in self.users_per_request):
             checks.add(
                 "users-per-request must be 1 with dataset trace: its requests are recorded as they are"
@@ -296,7 +311,9 @@ class JudgePlan:
             checks.add(f"slo {name} is given more than once")
         for url in (*self.metrics_urls, *self.gpu_metrics_urls):
             if not url.startswith(("http://", "https://")):
-                checks.add(f"metrics-url {url!r} must be a whole URL with http:// or https://")
+                checks.add(f"metrics-url {display_url(url)!r} must be a whole URL with http:// or https://")
+            elif _has_user(url):
+                checks.add(f"metrics-url {display_url(url)!r} must not hold a user or password")
         if not self.metrics and self.metrics_urls:
             checks.add("no-metrics and metrics-url exclude each other")
         checks.finish()
@@ -330,6 +347,8 @@ class WherePlan:
         checks = _Checks()
         checks.one_of("http-client", self.http_client, HTTP_CLIENTS)
         checks.at_least("clients-per-node", self.clients_per_node, 1)
+        if self.output is not None and _has_user(self.output):
+            checks.add("output must not hold a user or password: it is written into the results")
         if self.client_label is not None and "=" not in self.client_label:
             checks.add(f"client-label must be key=value, got {self.client_label!r}")
         if self.client_resource is not None and self.client_label is not None:

@@ -14,136 +14,25 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from distbench.core.lengths import LengthSpec
-from distbench.core.plan import JudgePlan, LoadPlan, Plan, PromptPlan, Slo, TargetPlan, WherePlan
+from distbench.core.plan import JudgePlan, LoadPlan, Plan, PromptPlan, TargetPlan, WherePlan
+from distbench.core.plan_values import (
+    read_bool,
+    read_duration,
+    read_float,
+    read_headers,
+    read_int,
+    read_ints,
+    read_json_object,
+    read_length,
+    read_limit,
+    read_slos,
+    read_str,
+    read_strs,
+)
 from distbench.errors import PlanError
-from distbench.units import parse_duration_s
 
 MASK = "***"
 _SECRET_WORDS = ("authorization", "cookie", "key", "token", "secret", "password", "credential")
-
-
-def read_int(value: Any) -> int:
-    """Return an int; booleans and fractions are refused."""
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"needs a whole number, got {value!r}")
-    try:
-        return int(value)
-    except ValueError:
-        raise ValueError(f"needs a whole number, got {value!r}") from None
-
-
-def read_float(value: Any) -> float:
-    """Return a float from a number or its text."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError(f"needs a number, got {value!r}")
-    try:
-        return float(value)
-    except ValueError:
-        raise ValueError(f"needs a number, got {value!r}") from None
-
-
-def read_duration(value: Any) -> float:
-    """Return seconds from a number (seconds) or a text such as 500ms."""
-    return parse_duration_s(value) if isinstance(value, str) else read_float(value)
-
-
-def read_limit(value: Any) -> float | None:
-    """Return a time limit in seconds; 0 or "off" is no limit, None."""
-    if value == "off":
-        return None
-    return read_duration(value) or None
-
-
-def read_bool(value: Any) -> bool:
-    """Return true or false; nothing else counts."""
-    if not isinstance(value, bool):
-        raise ValueError(f"needs true or false, got {value!r}")
-    return value
-
-
-def read_str(value: Any) -> str:
-    """Return a text that is not empty."""
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"needs a text, got {value!r}")
-    return value
-
-
-def read_length(value: Any) -> LengthSpec:
-    """Return a length of tokens."""
-    if isinstance(value, LengthSpec):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | str):
-        raise ValueError(f"needs a number of tokens or a distribution, got {value!r}")
-    return LengthSpec.parse(value)
-
-
-def read_ints(value: Any) -> tuple[int, ...]:
-    """Return ints from one number, a list, or a text such as 1,8,64."""
-    if isinstance(value, str):
-        value = [part for part in value.split(",") if part.strip()]
-    items = value if isinstance(value, list | tuple) else [value]
-    return tuple(read_int(item) for item in items)
-
-
-def read_strs(value: Any) -> tuple[str, ...]:
-    """Return texts from one text or a list of them."""
-    items = value if isinstance(value, list | tuple) else [value]
-    return tuple(read_str(item) for item in items)
-
-
-def read_json_object(value: Any) -> dict[str, Any]:
-    """Return a JSON object from a table or its text."""
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"is not JSON: {error}") from None
-    if not isinstance(value, Mapping):
-        raise ValueError("needs a JSON object, such as '{\"temperature\": 0}'")
-    return dict(value)
-
-
-def read_headers(value: Any) -> tuple[tuple[str, str], ...]:
-    """Return headers from a table, or from texts "K=V" or "K: V". A value is never part of an error text."""
-    if isinstance(value, Mapping):
-        pairs = [(str(k), str(v)) for k, v in value.items()]
-    else:
-        pairs = [_split_header(text) for text in read_strs(value)]
-    for name, text in pairs:
-        if not name or not all(c.isalnum() or c in "!#$%&'*+-.^_`|~" for c in name) or not name.isascii():
-            raise ValueError(f"has a name that HTTP does not allow: {name!r}")
-        if any(c in text for c in "\r\n\0"):
-            raise ValueError(f"value of {name!r} holds a line break or NUL")
-        if text == MASK:
-            raise ValueError(
-                f"{name!r} was masked when the plan was written; give its value again with --header"
-            )
-    return tuple(pairs)
-
-
-def _split_header(text: str) -> tuple[str, str]:
-    at = min((i for i in (text.find("="), text.find(":")) if i > 0), default=-1)
-    if at < 0:
-        raise ValueError("must be K=V or 'K: V'")
-    return text[:at].strip(), text[at + 1 :].strip()
-
-
-def read_slos(value: Any) -> tuple[Slo, ...]:
-    """Return SLOs from a table, or from texts such as ttft=500ms."""
-    if isinstance(value, Mapping):
-        pairs = [(str(k), v) for k, v in value.items()]
-    else:
-        pairs = []
-        for text in read_strs(value):
-            name, separator, limit = text.partition("=")
-            if not separator:
-                raise ValueError(f"must be METRIC=LIMIT such as ttft=500ms, got {text!r}")
-            pairs.append((name.strip(), limit.strip()))
-    try:
-        return tuple(Slo(metric=name, limit_s=read_duration(limit)) for name, limit in pairs)
-    except PlanError as error:
-        raise ValueError("; ".join(error.problems)) from None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -256,18 +145,47 @@ def build_plan(
         PlanError: anything is wrong; it names every problem of both sources and all groups.
     """
     problems: list[str] = []
-    fields: dict[str, dict[str, Any]] = {group: {} for group in _GROUPS}
-    _take_file(command, file_values, file_name, fields, problems)
-    _take_flags(command, flag_values, fields, problems)
+    from_file, from_flags = _empty_fields(), _empty_fields()
+    _take_file(command, file_values, file_name, from_file, problems)
+    _take_flags(command, flag_values, from_flags, problems)
     groups: dict[str, Any] = {}
     for name, make in _GROUPS.items():
+        fields = {**from_file[name], **from_flags[name]}
+        if name == "target":
+            _join_headers(from_file[name], from_flags[name], fields, problems)
         try:
-            groups[name] = make(**fields[name])
+            groups[name] = make(**fields)
         except PlanError as error:
             problems.extend(error.problems)
-    if not problems:
-        return Plan(command=command, **groups)
-    raise PlanError(dict.fromkeys(problems))
+    plan = None
+    if len(groups) == len(_GROUPS):
+        try:
+            plan = Plan(command=command, **groups)
+        except PlanError as error:
+            problems.extend(error.problems)
+    if plan is None or problems:
+        raise PlanError(dict.fromkeys(problems))
+    return plan
+
+
+def _empty_fields() -> dict[str, dict[str, Any]]:
+    return {group: {} for group in _GROUPS}
+
+
+def _join_headers(
+    from_file: Mapping[str, Any], from_flags: Mapping[str, Any], fields: dict[str, Any], problems: list[str]
+) -> None:
+    """Put the flags' headers over those of the file, name by name: a masked value can be given again without repeating the rest."""
+    given = from_flags.get("headers", ())
+    names = {name.lower() for name, _ in given}
+    kept = [(name, text) for name, text in from_file.get("headers", ()) if name.lower() not in names]
+    for name, text in kept:
+        if text == MASK:
+            problems.append(
+                f"header {name!r} was masked when the plan was written; give its value again with --header"
+            )
+    if kept or given:
+        fields["headers"] = (*kept, *given)
 
 
 def _take_file(
@@ -279,6 +197,7 @@ def _take_file(
 ) -> None:
     options = {option.key: option for option in OPTIONS}
     positives = {option.key.removeprefix("no-"): option for option in OPTIONS if option.negated}
+    seen: dict[str, str] = {}
     for raw_key, value in values.items():
         key = _ALIASES.get(raw_key.replace("_", "-"), raw_key.replace("_", "-"))
         if key == "command":
@@ -291,6 +210,12 @@ def _take_file(
         if option is None:
             problems.append(f"{file_name}: unknown key {raw_key!r}{_suggestion(key, [*options, *positives])}")
             continue
+        if command not in option.commands:
+            problems.append(f"{file_name}: {raw_key} does not belong to {command}")
+            continue
+        if option.key in seen:
+            problems.append(f"{file_name}: {raw_key} and {seen[option.key]} are the same setting; give one")
+        seen[option.key] = raw_key
         _set(option, value, f"{file_name}: {raw_key}", fields, problems, negated=negated)
 
 
@@ -354,7 +279,7 @@ def _to_toml(option: Option, value: Any) -> Any:
     if option.read is read_length:
         return int(value.a) if value.kind == "fixed" else str(value)
     if option.read is read_headers:
-        return {name: MASK if is_secret_header(name) else text for name, text in value} or None
+        return _headers_to_toml(value) or None
     if option.read is read_slos:
         return {slo.metric: slo.limit_s for slo in value} or None
     if isinstance(value, tuple):
@@ -362,6 +287,13 @@ def _to_toml(option: Option, value: Any) -> Any:
     if option.read is read_json_object:
         return json.dumps(value) if value else None  # a text: TOML has no null
     return value
+
+
+def _headers_to_toml(headers: tuple[tuple[str, str], ...]) -> dict[str, str] | list[str]:
+    shown = [(name, MASK if is_secret_header(name) else text) for name, text in headers]
+    table = dict(shown)
+    # A table cannot repeat a name; a list of lines can.
+    return table if len(table) == len(shown) else [f"{name}: {text}" for name, text in shown]
 
 
 def is_secret_header(name: str) -> bool:
