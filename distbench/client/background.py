@@ -20,16 +20,20 @@ _LONG_SLICE_NS = 4_000_000
 class Background:
     """Runs the source's preparations and the finisher's reading, a slice at a time, preparations first."""
 
-    def __init__(self, source: Source, finisher: Finisher) -> None:
+    def __init__(self, source: Source, finisher: Finisher, wanted: asyncio.Event) -> None:
+        """
+        Prepare.
+
+        Args:
+            source: Builds ahead.
+            finisher: Reads answers.
+            wanted: Set by whoever has something to do here.
+        """
         self._source = source
         self._finisher = finisher
-        self._wanted = asyncio.Event()
+        self._wanted = wanted
         self._wanted.set()
         self._is_ending = False
-
-    def notify(self) -> None:
-        """Say that there is something to do."""
-        self._wanted.set()
 
     async def run(self) -> None:
         """Work until end() was called and nothing is left to read."""

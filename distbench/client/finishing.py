@@ -42,14 +42,27 @@ class _Unread:
 
 
 class Finisher:
-    """
-    Reads finished exchanges and gathers their rows.
+    """Reads finished exchanges and gathers their rows."""
 
-    Attributes:
-        on_added: Called when there is something to read.
-    """
+    def __init__(
+        self,
+        setup: ClientSetup,
+        order: LevelStart,
+        codec: Codec,
+        counters: LevelCounters,
+        *,
+        on_added: Callable[[], object],
+    ) -> None:
+        """
+        Prepare.
 
-    def __init__(self, setup: ClientSetup, order: LevelStart, codec: Codec, counters: LevelCounters) -> None:
+        Args:
+            setup: Of the client.
+            order: The level.
+            codec: Reads answers.
+            counters: Of the level; what the answers told is added here.
+            on_added: Called when there is something to read.
+        """
         self._client = setup.client
         self._target_names = setup.target_names
         self._level = order.spec.level
@@ -61,7 +74,7 @@ class Finisher:
         self._unread_bytes = 0
         self._columns = RequestColumns()
         self._tables: list[pa.Table] = []
-        self.on_added: Callable[[], None] = lambda: None
+        self._on_added = on_added
 
     @property
     def waiting(self) -> int:
@@ -80,7 +93,7 @@ class Finisher:
         self._unread.append(_Unread(work, exchange, connection, target, cut))
         self._unread_bytes += exchange.bytes_received
         if was_idle:
-            self.on_added()
+            self._on_added()
 
     def step(self, until_ns: int) -> bool:
         """Read answers until a time on the client's clock; return whether any are left."""

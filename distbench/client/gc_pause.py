@@ -24,7 +24,7 @@ class GcPause:
             self._holders += 1
             if self._holders == 1:
                 self._was_enabled = gc.isenabled()
-                gc.collect()
+                # No collection here: it would hold the loop up just before the start.
                 gc.freeze()
                 gc.disable()
 

@@ -41,6 +41,10 @@ class HealthSampler:
         self._rows: list[dict[str, Any]] = []
         self._last = self._reading(0, 0)
 
+    def restart(self) -> None:
+        """Begin the first interval anew: what lay before the level's start is no part of it."""
+        self._last = self._reading(0, 0)
+
     def sample(self, *, waiting_parse: int, running_reads: int, running_bytes: int) -> int:
         """
         End the interval and begin the next.

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from distbench.client.work import Work
 
+# A request that is drawn after the answer it follows has ended still thinks from that end, if it was among the last so many.
+_REMEMBERED_ENDS = 8_192
+
 
 class Held:
     """
@@ -19,6 +22,7 @@ class Held:
         self._open: set[int] = set()
         self._followers: dict[int, list[Work]] = {}
         self._num_followers = 0
+        self._ended_ns: dict[int, int] = {}
         self._timed: list[tuple[int, int, Work]] = []
 
     def __len__(self) -> int:
@@ -40,7 +44,11 @@ class Held:
             self._followers.setdefault(work.follows, []).append(work)
             self._num_followers += 1
             return True
-        return self.hold_until(work, work.not_before_ns, now_ns)
+        due_ns = work.not_before_ns
+        if work.follows is not None and work.think_ns:
+            ended_ns = self._ended_ns.get(work.follows, 0)
+            due_ns = max(ended_ns + work.think_ns, due_ns or 0)
+        return self.hold_until(work, due_ns, now_ns)
 
     def hold_until(self, work: Work, due_ns: int | None, now_ns: int) -> bool:
         """Hold a request back until a time; return False where that has come already (or is None)."""
@@ -53,6 +61,9 @@ class Held:
     def ended(self, request_id: int, now_ns: int) -> list[Work]:
         """Note that an answer has ended; return the requests that may be sent now because of it."""
         self._open.discard(request_id)
+        self._ended_ns[request_id] = now_ns
+        if len(self._ended_ns) > _REMEMBERED_ENDS:
+            del self._ended_ns[next(iter(self._ended_ns))]
         followers = self._followers.pop(request_id, None)
         if not followers:
             return []

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import socket
+import time
 import urllib.request
 from collections.abc import Mapping
 
@@ -16,6 +17,8 @@ from distbench.clock import clock_identity
 from distbench.wire import stamps
 
 _STAMP_WAIT_S = 1.0
+_STAMP_TRIES = 20
+_STAMP_PAUSE_S = 0.005
 _CREDENTIALS = re.compile(r"(?<=//)[^/@]*@|^[^/@]*@")
 
 
@@ -57,7 +60,7 @@ def proxies_in_effect() -> Mapping[str, str]:
 
 
 def kernel_stamps_work() -> bool:
-    """Tell, by a byte sent over loopback, whether the kernel stamps what a TCP socket receives."""
+    """Tell, by bytes sent over loopback, whether the kernel stamps what a TCP socket receives."""
     try:
         with (
             socket.create_server(("127.0.0.1", 0)) as server,
@@ -66,8 +69,12 @@ def kernel_stamps_work() -> bool:
         ):
             if not stamps.enable(reading):
                 return False
-            sending.send(b"x")
-            _, ancillary, _, _ = reading.recvmsg(1, stamps.ANCILLARY_BYTES)
-            return bool(ancillary)
+            for _ in range(_STAMP_TRIES):
+                sending.send(b"x")
+                if reading.recvmsg(1, stamps.ANCILLARY_BYTES)[1]:
+                    return True
+                # The kernel begins to stamp a moment after the first socket asks for it.
+                time.sleep(_STAMP_PAUSE_S)
+            return False
     except OSError:
         return False

@@ -8,7 +8,7 @@ source is empty, the time is over or somebody says stop; read what is still unre
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic_ns
 
 from distbench.client.alarm import sleep_until_ns
@@ -76,48 +76,50 @@ class ClientLevel:
         )
         counters = LevelCounters()
         codec = Codec(setup.request)
-        finisher = Finisher(setup, order, codec, counters)
+        wake = asyncio.Event()
+        finisher = Finisher(setup, order, codec, counters, on_added=wake.set)
         builder = WorkBuilder(order.spec, setup.workload, codec.encode, order.start_ns)
-        background: Background | None = None
-
-        def wake_background() -> None:
-            if background is not None:
-                background.notify()
-
-        finisher.on_added = wake_background
-        source = self._source = self._make_source(share, builder, wake_background)
-        background = Background(source, finisher)
-        lanes = self._make_lanes(
-            share,
-            codec,
-            LaneShared(source=source, counters=counters, finisher=finisher, retries=setup.request.retries),
+        source = self._source = self._make_source(share, builder, wake.set)
+        shared = LaneShared(
+            source=source, counters=counters, finisher=finisher, retries=setup.request.retries
         )
+        lanes = self._make_lanes(share, codec, shared)
         reporter = Reporter(
             setup.client, order, self._outbox, counters, finisher, lanes, self._gc_pause.relieve
         )
-        background_task = asyncio.create_task(background.run())
-        ticker = asyncio.create_task(self._tick(reporter, source))
+        background = Background(source, finisher, wake)
+        helpers = [
+            asyncio.create_task(background.run()),
+            asyncio.create_task(self._tick(reporter, source)),
+        ]
+        for helper in helpers:
+            helper.add_done_callback(self._stop_on_fault)
         try:
-            await self._work(lanes, source)
+            await self._work(lanes, source, reporter)
             source.close()
             background.end()
-            await background_task
+            await helpers[0]
             await self._drop_leftovers(source, finisher)
+            reporter.final()
         finally:
-            for task in (ticker, background_task):
-                task.cancel()
+            for helper in helpers:
+                helper.cancel()
             await asyncio.gather(*(lane.wire.close() for lane in lanes))
-        reporter.final()
-        epoch_ns = order.epoch_ns
+        _raise_faults(await asyncio.gather(*helpers, return_exceptions=True))
         return Finished(
             client=setup.client,
-            measured_start_ns=_relative(source.measured_start_ns, epoch_ns),
-            pool_empty_ns=_relative(source.pool_empty_ns, epoch_ns),
+            measured_start_ns=_relative(source.measured_start_ns, order.epoch_ns),
+            pool_empty_ns=_relative(source.pool_empty_ns, order.epoch_ns),
             reason=self._reason or "complete",
             start_delay_ns=_relative(counters.first_sent_ns, order.start_ns),
         )
 
-    def _make_source(self, share: ClientShare, builder: WorkBuilder, on_low: Callable[[], None]) -> Source:
+    def _stop_on_fault(self, helper: asyncio.Task[None]) -> None:
+        """End the level when a helper has a bug: without it the memory would fill, or the level never end."""
+        if not helper.cancelled() and helper.exception() is not None:
+            self.stop("fault")
+
+    def _make_source(self, share: ClientShare, builder: WorkBuilder, on_low: Callable[[], object]) -> Source:
         order, workload = self._order, self._setup.workload
         if not order.spec.is_open_loop:
             return Pool(share, builder, limit=workload.num_requests(), on_low=on_low)
@@ -139,7 +141,7 @@ class ClientLevel:
             for number, (connection, target) in enumerate(zip(share.connections, share.targets, strict=True))
         ]
 
-    async def _work(self, lanes: list[Lane], source: Source) -> None:
+    async def _work(self, lanes: list[Lane], source: Source, reporter: Reporter) -> None:
         """Connect, start on time, and wait until all lanes have ended."""
         connecting = asyncio.Semaphore(_CONNECTING_AT_ONCE)
         started = asyncio.Event()
@@ -154,6 +156,7 @@ class ClientLevel:
 
         async def start() -> None:
             await sleep_until_ns(self._order.start_ns)
+            reporter.level_starts()
             if isinstance(source, Schedule):
                 source.start()
             started.set()
@@ -163,10 +166,7 @@ class ClientLevel:
         if self._reason is not None:  # stopped while it was being set up
             for task in self._tasks:
                 task.cancel()
-        results = await asyncio.gather(*self._tasks, return_exceptions=True)
-        for result in results:
-            if isinstance(result, BaseException) and not isinstance(result, asyncio.CancelledError):
-                raise result
+        _raise_faults(await asyncio.gather(*self._tasks, return_exceptions=True))
 
     async def _tick(self, reporter: Reporter, source: Source) -> None:
         """Watch over the limits and report."""
@@ -208,6 +208,12 @@ class ClientLevel:
             finisher.drop(leftover)
             if number % 256 == 255:
                 await asyncio.sleep(0)
+
+
+def _raise_faults(results: Sequence[BaseException | None]) -> None:
+    for result in results:
+        if result is not None and not isinstance(result, asyncio.CancelledError):
+            raise result
 
 
 def _relative(stamp_ns: int | None, origin_ns: int) -> int | None:

@@ -37,7 +37,7 @@ class Pool:
         builder: WorkBuilder,
         *,
         limit: int | None = None,
-        on_low: Callable[[], None] = lambda: None,
+        on_low: Callable[[], object] = lambda: None,
     ) -> None:
         """
         Prepare; nothing is built yet.
@@ -74,8 +74,10 @@ class Pool:
         """Return the next request that may be sent now; None where none may."""
         if self._held.next_due_ns is not None:
             self._promote()
+        if self._closed:
+            return None
         while not self._ready:
-            if self._closed or not self._draw():
+            if not self._draw():
                 return None
         work = self._ready.popleft()
         self._ready_bytes -= len(work.body)

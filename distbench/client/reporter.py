@@ -65,9 +65,14 @@ class Reporter:
         )
         now_ns = monotonic_ns()
         self._progress_due_ns = now_ns
-        self._health_due_ns = now_ns + _HEALTH_NS
+        self._health_due_ns = order.start_ns + _HEALTH_NS
         self._flush_due_ns = now_ns + _FLUSH_NS
         self._relieved_at_bytes: int | None = None
+
+    def level_starts(self) -> None:
+        """Learn that the first request is about to be sent."""
+        self._sampler.restart()
+        self._health_due_ns = monotonic_ns() + _HEALTH_NS
 
     def tick(self, now_ns: int) -> bool:
         """Send what is due; return whether too many rows wait to be collected."""

@@ -36,7 +36,7 @@ class Schedule:
         due_ns: npt.NDArray[np.int64],
         builder: WorkBuilder,
         *,
-        on_low: Callable[[], None] = lambda: None,
+        on_low: Callable[[], object] = lambda: None,
     ) -> None:
         """
         Prepare; start() begins to hand out.

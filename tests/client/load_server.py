@@ -8,10 +8,12 @@ how many were in flight.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Self
@@ -143,6 +145,7 @@ class LoadServer:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.sleep(0.02)  # closed transports take a turn of the loop to let go of their sockets
 
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
@@ -200,3 +203,11 @@ class LoadServer:
         finally:
             answering.cancel()
             await asyncio.gather(answering, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def closed_port() -> Iterator[int]:
+    """Give a port that refuses connections and that nobody else can take meanwhile."""
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
