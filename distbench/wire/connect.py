@@ -129,6 +129,7 @@ class Dialer:
             raise connecting_fault(error, where) from None
 
     async def _dial(self, where: str) -> Link:
+        stamps.keep_stamping()
         sock = await self._open(where)
         try:
             tls = None
