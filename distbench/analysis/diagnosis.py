@@ -1,0 +1,321 @@
+"""
+What limits a level, and what to change (floor F3, pure).
+
+Only what a real server shows is used: gauges, counters, times. The rules are tried in an order in which an earlier one explains the signs
+of the later ones away; each says what its numbers were. docs/verdicts.md has them in prose.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from enum import StrEnum
+
+from distbench.analysis.case import FLAT_RATIO, Ladder, LevelCase
+from distbench.analysis.saturation import MOST_SCRAPES_RATIO, LevelVerdict, Verdict
+from distbench.analysis.signs import (
+    kv_full,
+    kv_text,
+    ms,
+    next_does_not_fit,
+    prefill_time_share,
+    prompt_share,
+    queue_text,
+    queues,
+    stands_still,
+)
+
+_PREEMPTED_RATIO = 0.01
+_PROMPT_SHARE = 0.5
+# The engine fills its budget of batched tokens in every step, and budgets are powers of two in practice.
+_BUDGET_TOLERANCE = 0.03
+_STREAM_AT_END_RATIO = 0.8
+_SERVER_PART_RATIO = 0.5
+_SAME_TIME_RATIO = 1.25
+_MIN_STREAM_TOKENS = 4
+_FRONTEND_SHARE = 0.7
+_FRONTEND_GAP_S = 0.05
+_STEP_GROWTH = 0.6
+
+
+class Limit(StrEnum):
+    """What a level runs into."""
+
+    SEQUENCES = "sequences"
+    KV_MEMORY = "kv_memory"
+    BATCHED_TOKENS = "batched_tokens"
+    PREFILL = "prefill"
+    DECODE = "decode"
+    SERVER_FRONTEND = "server_frontend"
+    NETWORK = "network"
+    CLIENT = "client"
+    NONE_FOUND = "none_found"
+
+
+REMEDIES: dict[Limit, str] = {
+    Limit.SEQUENCES: "raise the number of sequences the engine runs at once (vLLM: --max-num-seqs) while KV memory allows, or add replicas",
+    Limit.KV_MEMORY: "give the KV cache more memory (vLLM: --gpu-memory-utilization, a smaller or quantised cache type, more GPUs), or "
+    "shorten contexts; fewer connections avoid the preemptions",
+    Limit.BATCHED_TOKENS: "raise the tokens of one engine step (vLLM: --max-num-batched-tokens), reuse prefixes, or shorten prompts",
+    Limit.PREFILL: "reuse prefixes (a shared system message first, prefix caching on), shorten prompts, or prefill on GPUs of its own",
+    Limit.DECODE: "the engine's steps take longer with every sequence: faster memory, more tensor parallelism, quantisation or more replicas",
+    Limit.SERVER_FRONTEND: "give the server's front end more processes (vLLM: --api-server-count) or CPU, or send fewer, larger chunks",
+    Limit.NETWORK: "turn off response buffering on the way (nginx: proxy_buffering off; X-Accel-Buffering: no), or test without the proxy",
+    Limit.CLIENT: "use more clients, or machines for them (--clients, --ray-address), and repeat",
+    Limit.NONE_FOUND: "",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """
+    A limit with its evidence.
+
+    Attributes:
+        limit: none_found where nothing limits yet, or the signs name nothing.
+        evidence: Sentences with numbers.
+        remedy: What to change; "" where there is nothing.
+    """
+
+    limit: Limit
+    evidence: tuple[str, ...]
+
+    @property
+    def remedy(self) -> str:
+        """What to change; "" where nothing was found."""
+        return REMEDIES[self.limit]
+
+
+def diagnose(case: LevelCase, verdict: LevelVerdict, ladder: Ladder) -> Diagnosis:
+    """
+    Name what limits a level.
+
+    Args:
+        case: The level.
+        verdict: Its verdict: a level that had room is asked only for what spoils its measurement (client, buffering).
+        ladder: All levels, to tell what grows with the connections.
+    """
+    if verdict.verdict is Verdict.CLIENT_LIMITED:
+        return Diagnosis(limit=Limit.CLIENT, evidence=case.client.evidence)
+    found = _buffering(case, ladder)
+    if found is None and verdict.verdict is not Verdict.NOT_SATURATED:
+        rules: tuple[Callable[[LevelCase, Ladder], Diagnosis | None], ...] = (
+            _preemptions,
+            _batched_tokens,
+            _sequences,
+            _kv_memory,
+            _queue,
+            _server_frontend,
+            _prefill,
+            _decode,
+        )
+        found = next((d for rule in rules if (d := rule(case, ladder)) is not None), None)
+    return found or Diagnosis(limit=Limit.NONE_FOUND, evidence=(_nothing(case, verdict),))
+
+
+def _nothing(case: LevelCase, verdict: LevelVerdict) -> str:
+    if verdict.verdict is Verdict.NOT_SATURATED:
+        return "nothing limits it yet"
+    return "without server metrics no limit can be named" if case.server is None else "no sign of a limit"
+
+
+def _buffering(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """Tokens that all come with the end of the answer, though the server had its first one long before."""
+    if not _comes_at_the_end(case):
+        return None
+    # A front end that falls behind lumps streams too, but only under load; a buffering proxy does it to a single connection.
+    lowest = ladder.lowest()
+    if lowest is not None and lowest.connections < case.connections and not _comes_at_the_end(lowest):
+        return None
+    ttft, e2e = case.ttft_s, case.e2e_s
+    server = case.server
+    evidence = [f"clients saw the first token after {ms(ttft)} of {ms(e2e)}: the answers arrive as a whole"]
+    if server is not None and server.ttft_mean_s is not None:
+        if ttft is None or server.ttft_mean_s > _SERVER_PART_RATIO * ttft:
+            return None
+        evidence.append(f"the server had its first token after {ms(server.ttft_mean_s)}")
+    elif (
+        server is not None and server.waiting_ratio is not None and server.waiting_ratio > MOST_SCRAPES_RATIO
+    ):
+        return None
+    if server is not None and server.e2e_mean_s is not None and e2e is not None:
+        if e2e > _SAME_TIME_RATIO * server.e2e_mean_s:
+            return None
+        evidence.append(
+            f"and was done after {ms(server.e2e_mean_s)}, as the clients: something in between holds tokens back"
+        )
+    bundled = case.row["bundled_ratio"]
+    if bundled is not None:
+        evidence.append(f"{bundled:.0%} of the chunks came together with others")
+    return Diagnosis(limit=Limit.NETWORK, evidence=tuple(evidence))
+
+
+def _comes_at_the_end(case: LevelCase) -> bool:
+    ttft, e2e, tokens = case.ttft_s, case.e2e_s, case.row["completion_tokens_mean"]
+    if ttft is None or not e2e or tokens is None or tokens < _MIN_STREAM_TOKENS:
+        return False
+    return ttft / e2e >= _STREAM_AT_END_RATIO
+
+
+def _preemptions(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """Requests thrown out of the KV cache and computed again."""
+    server = case.server
+    if server is None or not server.preemptions:
+        return None
+    finished = server.requests_finished
+    if finished and server.preemptions < _PREEMPTED_RATIO * finished and not kv_full(server):
+        return None
+    evidence = [
+        f"{server.preemptions:.0f} preemptions" + (f" in {finished:.0f} requests" if finished else "")
+    ]
+    return Diagnosis(limit=Limit.KV_MEMORY, evidence=(*evidence, *kv_text(server)))
+
+
+def _batched_tokens(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """Every step is filled to its budget, mostly with prompt tokens, while requests wait."""
+    server = case.server
+    if server is None or not queues(server) or server.step_tokens_mean is None:
+        return None
+    share = prompt_share(server)
+    if share is None or share < _PROMPT_SHARE or server.step_tokens_mean < 32:
+        return None
+    budget = 2 ** round(math.log2(server.step_tokens_mean))
+    if abs(server.step_tokens_mean / budget - 1) > _BUDGET_TOLERANCE:
+        return None
+    evidence = (
+        f"an engine step took {server.step_tokens_mean:.0f} tokens on average, a full budget of {budget}",
+        f"{share:.0%} of them were prompt tokens",
+        *queue_text(server),
+    )
+    return Diagnosis(limit=Limit.BATCHED_TOKENS, evidence=evidence)
+
+
+def _sequences(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """Running stands on a plateau below the connections while requests wait, and memory is not why."""
+    server = case.server
+    if server is None or not queues(server) or not stands_still(server, case.connections):
+        return None
+    if kv_full(server) or next_does_not_fit(server):
+        return None
+    evidence = [
+        f"running stood at {server.running_max:.0f} of {case.connections} connections "
+        f"in {server.running_plateau_ratio or 0:.0%} of the scrapes",
+        *queue_text(server),
+    ]
+    same = [
+        other.connections
+        for other in ladder.cases
+        if other.connections > case.connections
+        and other.server is not None
+        and other.server.running_max == server.running_max
+    ]
+    if same:
+        evidence.append(f"and no higher at {max(same)} connections")
+    return Diagnosis(limit=Limit.SEQUENCES, evidence=(*evidence, *kv_text(server)))
+
+
+def _kv_memory(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """The KV cache is full, or too full for one more request, while requests wait."""
+    server = case.server
+    if server is None or not queues(server):
+        return None
+    if kv_full(server):
+        return Diagnosis(limit=Limit.KV_MEMORY, evidence=(*kv_text(server), *queue_text(server)))
+    if next_does_not_fit(server):
+        return Diagnosis(
+            limit=Limit.KV_MEMORY,
+            evidence=(*kv_text(server), "what is left does not hold one more request", *queue_text(server)),
+        )
+    return None
+
+
+def _queue(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """Requests wait, but running neither stands still nor is memory full: prompts are taken in too slowly."""
+    server = case.server
+    if server is None or not queues(server):
+        return None
+    share, time_share = prompt_share(server), prefill_time_share(server)
+    if (share is None or share < _PROMPT_SHARE) and (time_share is None or time_share < _PROMPT_SHARE):
+        return None
+    evidence = [
+        *queue_text(server),
+        f"running moved between levels ({server.running_mean:.1f} on average, no plateau)",
+    ]
+    if share is not None:
+        evidence.append(f"{share:.0%} of the computed tokens were prompt tokens")
+    return Diagnosis(limit=Limit.BATCHED_TOKENS, evidence=tuple(evidence))
+
+
+def _server_frontend(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """The engine is not busy with what the clients have in flight: it is stuck before or behind the engine."""
+    server = case.server
+    if server is None or queues(server):
+        return None
+    signs = []
+    if server.ttft_mean_s is not None and case.ttft_s is not None:
+        gap = case.ttft_s - server.ttft_mean_s
+        if gap >= max(_FRONTEND_GAP_S, _SERVER_PART_RATIO * case.ttft_s):
+            signs.append(
+                f"clients wait {ms(case.ttft_s)} for the first token, the engine takes {ms(server.ttft_mean_s)}"
+            )
+    if server.e2e_mean_s is not None and case.e2e_s is not None:
+        gap = case.e2e_s - server.e2e_mean_s
+        if gap >= max(_FRONTEND_GAP_S, (1 - _FRONTEND_SHARE) * case.e2e_s):
+            signs.append(
+                f"clients wait {ms(case.e2e_s)} for the end, the engine takes {ms(server.e2e_mean_s)}"
+            )
+    in_flight = case.client.in_flight_mean or case.row["in_flight_mean"]
+    if server.running_mean is not None and in_flight:
+        inside = server.running_mean + (server.waiting_mean or 0.0)
+        if inside < _FRONTEND_SHARE * in_flight:
+            signs.append(f"the engine holds {inside:.1f} of the {in_flight:.1f} requests in flight")
+    # The times are means of two populations, and the count may be a stale gauge: one sign alone is not enough.
+    return Diagnosis(limit=Limit.SERVER_FRONTEND, evidence=tuple(signs)) if len(signs) >= 2 else None
+
+
+def _prefill(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """Nothing waits, and yet most of the work and of the time is prompts."""
+    server = case.server
+    if server is None:
+        return None
+    share, time_share = prompt_share(server), prefill_time_share(server)
+    if time_share is None or time_share < _PROMPT_SHARE or (share is not None and share < _PROMPT_SHARE):
+        return None
+    evidence = [f"{time_share:.0%} of a request's time in the engine was prefill"]
+    if share is not None:
+        evidence.append(f"{share:.0%} of the computed tokens were prompt tokens")
+    return Diagnosis(limit=Limit.PREFILL, evidence=tuple(evidence))
+
+
+def _decode(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """All requests run, and a step takes longer in proportion to their number."""
+    below = ladder.below(case.connections)
+    if below is None:
+        return None
+    step, step_before = _step_time(case), _step_time(below)
+    if step is None or not step_before or case.rate is None or not below.rate:
+        return None
+    growth = math.log(step / step_before) / math.log(case.connections / below.connections)
+    further = ladder.further_gain(case.connections)
+    flat = (further is not None and further[0] <= FLAT_RATIO) or case.rate / below.rate - 1 <= FLAT_RATIO
+    # At the knee itself steps have only begun to grow: the level behind it shows the slope.
+    behind = next((c for c in ladder.cases if c.connections > case.connections * 1.2), None)
+    if growth < _STEP_GROWTH and behind is not None and (later := _step_time(behind)) is not None:
+        growth = math.log(later / step) / math.log(behind.connections / case.connections)
+        below, case, step_before, step = case, behind, step, later
+    if not flat or growth < _STEP_GROWTH:
+        return None
+    evidence = (
+        f"a token takes {ms(step_before)} at {below.connections} connections and {ms(step)} at {case.connections}",
+        "throughput does not grow with them",
+    )
+    return Diagnosis(limit=Limit.DECODE, evidence=evidence)
+
+
+def _step_time(case: LevelCase) -> float | None:
+    """Return the time of an engine step: the server's inter-token latency, else the clients' time per output token."""
+    if case.server is not None and case.server.itl_mean_s is not None:
+        return case.server.itl_mean_s
+    value: float | None = case.row["tpot_p50_s"]
+    return value

@@ -1,0 +1,75 @@
+"""What the servers' figures of a level amount to (floor F3, pure): the signs that diagnosis.py weighs, and their sentences."""
+
+from __future__ import annotations
+
+from distbench.analysis.saturation import KV_FULL_RATIO, MOST_SCRAPES_RATIO, PLATEAU_RATIO, is_pinned
+from distbench.analysis.server_view import ServerView
+
+_KV_BUSY_RATIO = 0.85
+
+
+def prompt_share(server: ServerView) -> float | None:
+    """Return computed prompt tokens over all computed tokens; cached ones are not computed. None: not known."""
+    if server.prompt_tokens is None or server.generation_tokens is None:
+        return None
+    computed = server.prompt_tokens - (server.prompt_tokens_cached or 0.0)
+    total = computed + server.generation_tokens
+    return computed / total if total > 0 else None
+
+
+def prefill_time_share(server: ServerView) -> float | None:
+    """Return a request's prefill time over its prefill and decode time; None: not known."""
+    prefill, decode = server.prefill_time_mean_s, server.decode_time_mean_s
+    if prefill is None or decode is None or prefill + decode <= 0:
+        return None
+    return prefill / (prefill + decode)
+
+
+def queues(server: ServerView) -> bool:
+    """Tell whether requests waited in most scrapes."""
+    return server.waiting_ratio is not None and server.waiting_ratio > MOST_SCRAPES_RATIO
+
+
+def stands_still(server: ServerView, connections: int) -> bool:
+    """Tell whether running stands still in all engines together, or in each of several (whose sum may flicker)."""
+    if is_pinned(server, connections):
+        return True
+    plateaus = [engine.running_plateau_ratio for engine in server.engines]
+    return len(plateaus) > 1 and all(ratio is not None and ratio >= PLATEAU_RATIO for ratio in plateaus)
+
+
+def kv_full(server: ServerView) -> bool:
+    """Tell whether the KV cache was full at its fullest, and nearly so all the time."""
+    if server.kv_usage_max is None or server.kv_usage_mean is None:
+        return False
+    return server.kv_usage_max >= KV_FULL_RATIO and server.kv_usage_mean >= _KV_BUSY_RATIO
+
+
+def next_does_not_fit(server: ServerView) -> bool:
+    """Tell whether the free share of the cache is less than a running request takes on average."""
+    if server.kv_usage_mean is None or not server.running_mean or server.kv_usage_mean < 0.5:
+        return False
+    per_engine = server.running_mean / max(len(server.engines), 1)
+    return 1 - server.kv_usage_mean < server.kv_usage_mean / per_engine
+
+
+def kv_text(server: ServerView) -> tuple[str, ...]:
+    """Return the cache's numbers as a sentence; nothing where they are unknown."""
+    if server.kv_usage_mean is None or server.kv_usage_max is None:
+        return ()
+    return (
+        f"the KV cache was {server.kv_usage_mean:.0%} full on average and {server.kv_usage_max:.0%} at most",
+    )
+
+
+def queue_text(server: ServerView) -> tuple[str, ...]:
+    """Return the queue's numbers as a sentence."""
+    queue = "" if server.queue_time_mean_s is None else f", {ms(server.queue_time_mean_s)} in the queue each"
+    return (f"{server.waiting_mean or 0:.1f} requests waited on average{queue}",)
+
+
+def ms(seconds: float | None) -> str:
+    """Return a time for people."""
+    if seconds is None:
+        return "an unknown time"
+    return f"{seconds * 1000:.3g} ms" if seconds < 1 else f"{seconds:.3g} s"
