@@ -65,10 +65,17 @@ class _Inflater:
         self._left = max_bytes
         self._max_bytes = max_bytes
         self._zlib = zlib.decompressobj(zlib.MAX_WBITS if is_deflate else _GZIP_WINDOW)
+        self._held = b""
         self._begun = False
 
     def decode(self, piece: bytes) -> bytes:
         pieces: list[bytes] = []
+        if not self._begun:
+            # The wrapper is told by its first two bytes.
+            piece = self._held + piece
+            self._held = piece if len(piece) < 2 else b""
+            if self._held:
+                return b""
         while piece:
             decoded = self._inflate(piece)
             self._begun = True

@@ -145,8 +145,10 @@ class AnswerReader:
             except DecodedTooLong as error:
                 self._blame(ErrorKind.CLIENT_LIMIT, str(error))
                 return
+        if not self._num_events and len(self._snippet) < _SNIPPET_BYTES:
+            self._snippet += piece[:_SNIPPET_BYTES]
         if self._is_sniffing:
-            self._sniff(piece)
+            self._sniff()
         if self._parser is None:
             if self._is_success or self._whole_bytes < _REFUSAL_BYTES:
                 self._whole.append(piece)
@@ -163,9 +165,8 @@ class AnswerReader:
             if field is not None and was_at_border and len(events) == 1 and self._parser.at_border:
                 self._tally.learn(piece, event.data, field)
 
-    def _sniff(self, piece: bytes) -> None:
+    def _sniff(self) -> None:
         """Decide by the first bytes, which cannot lie as a content type can, whether the body is a stream of events."""
-        self._snippet += piece[:_SNIPPET_BYTES]
         start = self._snippet.removeprefix(b"\xef\xbb\xbf").lstrip(_BLANK)
         if start:
             self._is_sniffing = False
