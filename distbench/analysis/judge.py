@@ -1,159 +1,25 @@
 """
 From the files of a run to its rows, verdicts and findings (floor F3): the one place that puts the figures together.
 
-The experiment calls it level by level while it goes on, and ``distbench report`` calls it again on a directory that may be years old
-or torn: both read the same files, so they say the same. Nothing here knows how the load was made.
+The experiment calls it while it goes on, and ``distbench report`` calls it again on a directory that may be years old or torn: both
+read the same files, so they say the same. Nothing here knows how the load was made.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from distbench.analysis.ceiling import highest_meeting_slos
+from distbench.analysis.ceiling import GOOD_RATIO
+from distbench.analysis.client_limit import Verification
+from distbench.analysis.facts import LevelFacts, level_facts, plan_slos
+from distbench.analysis.findings import Finding, Judgement, findings_json, judge
+from distbench.analysis.ladder import Stop
 from distbench.analysis.level_row import LevelRow, merged
-from distbench.analysis.readings import Reading
-from distbench.analysis.server_view import ServerView, server_view
-from distbench.analysis.stability import Stability, judge_stability
-from distbench.analysis.summary import CHUNK_COLUMNS, ROW_COLUMNS, LevelSummary, summarize_level
-from distbench.core.levels import LevelSpec
-from distbench.core.plan import Slo
-from distbench.core.plan_values import read_slos
+from distbench.analysis.remarks import remarks
+from distbench.analysis.row_remarks import row_remarks
 from distbench.store.reader import RunData
-from distbench.units import NS_PER_S
-
-_MARGIN_NS = 10 * NS_PER_S
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LevelFacts:
-    """
-    One level as far as it can be told without the others.
-
-    Attributes:
-        spec: Its settings.
-        summary: What the clients know.
-        server: What the servers told; None without metrics.
-        stability: Of the window; None without one.
-        lost: Client -> reason, of those that were lost in it.
-        stopped: Why the driver ended it early; None.
-    """
-
-    spec: LevelSpec
-    summary: LevelSummary
-    server: ServerView | None
-    stability: Stability | None
-    lost: Mapping[str, str]
-    stopped: str | None
-
-    @property
-    def row(self) -> LevelRow:
-        """The row of levels.parquet, verdict and limit still None."""
-        columns = self.server.level_columns() if self.server is not None else {}
-        return merged(self.summary.row, columns, self._validity())
-
-    def _validity(self) -> LevelRow:
-        """A level that a fault touched is not judged, whatever its figures."""
-        reasons = [f"client {client} was lost" for client in self.lost]
-        if self.stopped is not None:
-            reasons.append(f"it was ended early ({self.stopped.replace('_', ' ')})")
-        if not reasons:
-            return {}
-        known = self.summary.row["invalid_reason"]
-        return {"valid": False, "invalid_reason": "; ".join([*reasons, *([known] if known else [])])}
-
-    @property
-    def reading(self) -> Reading:
-        """What the capacity search knows of it."""
-        row = self.row
-        good = row["goodput_rate"]
-        return Reading(
-            level=self.spec.level,
-            connections=self.spec.connections,
-            repeat=self.spec.repeat,
-            rate=row["output_token_rate"],
-            request_rate=row["request_rate"],
-            rate_error=self.stability.rate_error if self.stability is not None else None,
-            valid=row["valid"],
-            stable=self.stability.stable if self.stability is not None else None,
-            ok=row["requests_ok"],
-            failed=row["requests_failed"],
-            duration_s=row["whole_s"],
-            good_ratio=good / row["request_rate"] if good is not None and row["request_rate"] else None,
-            goodput_rate=good,
-        )
-
-
-def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
-    """
-    Gather what a run's files say of one level.
-
-    Args:
-        run: The run.
-        entry: Its object in run.json's levels.
-    """
-    spec = _spec_of(entry)
-    summary = summarize_level(
-        spec,
-        run.requests(spec.level, columns=ROW_COLUMNS),
-        run.clients(),
-        num_clients=len(entry.get("clients") or run.info.hosts),
-        num_targets=len(run.plan().get("urls", ())) or 1,
-        slos=plan_slos(run),
-        chunk_batches=run.request_batches(spec.level, columns=CHUNK_COLUMNS),
-    )
-    return LevelFacts(
-        spec=spec,
-        summary=summary,
-        server=_server(run, entry, summary),
-        stability=_stability(summary),
-        lost=entry.get("lost_clients") or {},
-        stopped=entry.get("stopped"),
-    )
-
-
-def _spec_of(entry: Mapping[str, Any]) -> LevelSpec:
-    names = {field.name for field in dataclasses.fields(LevelSpec)}
-    return LevelSpec(**{name: value for name, value in entry.items() if name in names})
-
-
-def _rows_between(rows: pa.Table, start_ns: int, end_ns: int) -> pa.Table:
-    """Return the scrapes of one level and of the seconds before it, where its deltas begin."""
-    times = rows["time_ns"]
-    inside: Any = pc.and_(
-        pc.greater_equal(times, pa.scalar(start_ns)), pc.less_equal(times, pa.scalar(end_ns))
-    )
-    return rows.filter(inside)
-
-
-def plan_slos(run: RunData) -> tuple[Slo, ...]:
-    """Return the SLOs of a run's plan."""
-    return read_slos(run.plan().get("slo", {}))
-
-
-def _stability(summary: LevelSummary) -> Stability | None:
-    return judge_stability(np.asarray(summary.slice_rates)) if summary.slice_rates else None
-
-
-def _server(run: RunData, entry: Mapping[str, Any], summary: LevelSummary) -> ServerView | None:
-    settled = [s for s in entry.get("settled") or () if s is not None]
-    if summary.window is None or len(settled) != 2:
-        return None
-    before, after = (int(s["time_ns"]) for s in settled)
-    plan = run.plan()
-    names = plan.get("metrics-url") or plan.get("urls", ())
-    return server_view(
-        _rows_between(run.server(), before - _MARGIN_NS, after),
-        window_ns=(summary.window.start_ns, summary.window.end_ns),
-        settled_ns=(before, after),
-        targets=() if plan.get("no-metrics") else tuple(names),
-        model=run.info.extra.get("target", {}).get("model"),
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,7 +31,7 @@ class RunVerdict:
         rows: Of levels.parquet, verdict and limit included, in the order they ran.
         findings: findings.json.
         errors: Kind of failure -> (requests, one text), over all levels.
-        slo_missed: SLOs were asked for, and no level (of run: not the level) met them.
+        slo_missed: SLOs were asked for, and no level kept them.
     """
 
     rows: list[LevelRow]
@@ -174,20 +40,53 @@ class RunVerdict:
     slo_missed: bool
 
 
-def judge_run(run: RunData, levels: Sequence[LevelFacts]) -> RunVerdict:
-    """Judge a run from its levels."""
-    readings = [level.reading for level in levels]
+def judge_run(
+    run: RunData,
+    levels: Sequence[LevelFacts] | None = None,
+    *,
+    stop: Stop | None = None,
+    verification: Verification | None = None,
+) -> RunVerdict:
+    """
+    Judge a run.
+
+    Args:
+        run: Its files.
+        levels: Its levels where they were gathered already; None: they are gathered from the files.
+        stop: Why a capacity search ended.
+        verification: Of --verify-client.
+    """
+    facts = [level_facts(run, entry) for entry in run.info.levels] if levels is None else list(levels)
+    judgement = (
+        judge([level.case for level in facts], stop=stop, verification=verification) if facts else None
+    )
     return RunVerdict(
-        rows=[level.row for level in levels],
-        findings={},
-        errors=_errors(levels),
-        slo_missed=bool(plan_slos(run)) and highest_meeting_slos(readings) is None,
+        rows=_judged_rows(facts, judgement),
+        findings={} if judgement is None else findings_json(judgement, _findings(facts, judgement)),
+        errors=_errors(facts),
+        slo_missed=_slo_missed(run, facts),
     )
 
 
-def _errors(levels: Sequence[LevelFacts]) -> dict[str, tuple[int, str]]:
+def _judged_rows(facts: Sequence[LevelFacts], judgement: Judgement | None) -> list[LevelRow]:
+    columns = {} if judgement is None else {j.case.level: j.level_columns() for j in judgement.levels}
+    return [merged(level.row, columns.get(level.spec.level, {})) for level in facts]
+
+
+def _findings(facts: Sequence[LevelFacts], judgement: Judgement) -> list[Finding]:
+    return [*remarks(judgement), *row_remarks(facts)]
+
+
+def _slo_missed(run: RunData, facts: Sequence[LevelFacts]) -> bool:
+    """An SLO is kept where 99 % of the requests of some level met it; of a run there is only one level."""
+    if not plan_slos(run):
+        return False
+    return not any((level.reading.good_ratio or 0.0) >= GOOD_RATIO for level in facts)
+
+
+def _errors(facts: Sequence[LevelFacts]) -> dict[str, tuple[int, str]]:
     errors: dict[str, tuple[int, str]] = {}
-    for level in levels:
+    for level in facts:
         for error in level.summary.errors:
             count, text = errors.get(error.kind, (0, ""))
             errors[error.kind] = (count + error.count, text or error.text or "")

@@ -26,7 +26,7 @@ _SERVER = SimSettings(model="quickstart-model", max_num_seqs=16)
 _FLAGS: dict[str, Any] = {
     "connections": "2,8,32",
     "repeats": 0,
-    "requests": 160,
+    "duration": "8s",
     "system-tokens": 48,
     "user-tokens": 48,
     "output-tokens": "uniform:16:48",

@@ -11,7 +11,8 @@ import os
 from collections.abc import Mapping
 
 from distbench.analysis.accounting import lost_rows
-from distbench.analysis.judge import LevelFacts, RunVerdict, judge_run, level_facts
+from distbench.analysis.facts import LevelFacts, level_facts
+from distbench.analysis.judge import RunVerdict, judge_run
 from distbench.analysis.level_row import to_table
 from distbench.core.plan import Plan
 from distbench.core.prompts import Workload

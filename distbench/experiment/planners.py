@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
-from distbench.analysis.judge import LevelFacts
+from distbench.analysis.facts import LevelFacts
 from distbench.analysis.ladder import LadderSettings, Measure, next_step
 from distbench.analysis.time_to_go import time_to_go
 from distbench.core.levels import LevelSpec, level_from_plan
