@@ -245,13 +245,18 @@ def _units(prompt: Prompt, length: int, workload: Workload) -> Sequence[object]:
 
 
 def _template_places(prompt: Prompt, spare: int, workload: Workload) -> tuple[int, int]:
-    """Return the template tokens before the first content, and those right behind it; of spare tokens in all."""
-    template = getattr(getattr(workload, "calibration", None), "template", None)
-    if template is None or prompt.expected_prompt_tokens is None:
+    """Return the tokens before the first content, and those right behind it; of spare tokens that are no content in all."""
+    calibration = getattr(workload, "calibration", None)
+    if calibration is None or prompt.expected_prompt_tokens is None:
+        return 0, 0
+    if getattr(workload, "endpoint", "chat") == "completions":
+        before = calibration.text_overhead or 0
+        return before, (calibration.text_joiner or 0) if len(prompt.messages) > 1 else 0
+    if calibration.template is None:
         return 0, 0
     if prompt.messages[0][0] == "system":
-        return template.before_system, template.after_system
-    return min(spare, template.before_user), 0
+        return calibration.template.before_system, calibration.template.after_system
+    return min(spare, calibration.template.before_user), 0
 
 
 def _range(stats: LengthStats) -> str:

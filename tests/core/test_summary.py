@@ -55,6 +55,15 @@ def test_hit_ratio_is_exact_in_blocks() -> None:
     assert describe(workload, [level()], block_tokens=16).levels[0].hit_ratio == pytest.approx(0.54)
 
 
+def test_a_completions_prompt_has_no_template() -> None:
+    """93 words and a joiner of 2 behind BOS: 96 shared of 166, which are 6 whole blocks of 16; without BOS and joiner 5."""
+    plan = PromptPlan(system_tokens=LengthSpec("fixed", 93), user_tokens=LengthSpec("fixed", 70))
+    for overhead, joiner, ratio in ((1, 2, 96 / 166), (0, 0, 80 / 163)):
+        calibration = Calibration(exact=True, template=TEMPLATE, text_overhead=overhead, text_joiner=joiner)
+        workload = SyntheticWorkload(plan, calibration=calibration, endpoint="completions")
+        assert describe(workload, [level()]).levels[0].hit_ratio == pytest.approx(0.99 * ratio)
+
+
 def test_packing_lowers_the_hit_ratio() -> None:
     """The same 96 shared tokens over prompts that grow by 75 a message: 0.54, then 96/251, 96/401, 96/701 of all but the first."""
     workload = synthetic(93, 70, calibration=Calibration(exact=True, template=TEMPLATE))
