@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from rich.console import Console
 
+from distbench.report.compare import Compared, comparison_json, comparison_markdown, render_comparison
 from distbench.report.figures import report_figures
 from distbench.report.markdown import report_markdown
 from distbench.report.terminal import render_report
@@ -30,7 +31,7 @@ def report_text(run: RunData, form: str, *, to_file: bool) -> bytes:
         StoreError: a file of the run cannot be read.
     """
     forms: dict[str, Callable[[], bytes]] = {
-        "text": lambda: _terminal(run, to_file=to_file),
+        "text": lambda: _terminal(lambda console: render_report(run, console), to_file=to_file),
         "markdown": lambda: report_markdown(run).encode(),
         "json": lambda: report_json(run),
     }
@@ -53,7 +54,17 @@ def report_json(run: RunData) -> bytes:
     )
 
 
-def _terminal(run: RunData, *, to_file: bool) -> bytes:
+def comparison_text(compared: Compared, form: str, *, to_file: bool) -> bytes:
+    """Return comparisons to be printed; arguments as of report_text."""
+    forms: dict[str, Callable[[], bytes]] = {
+        "text": lambda: _terminal(lambda console: render_comparison(compared, console), to_file=to_file),
+        "markdown": lambda: comparison_markdown(compared).encode(),
+        "json": lambda: dumps(comparison_json(compared)),
+    }
+    return forms[form]()
+
+
+def _terminal(draw: Callable[[Console], None], *, to_file: bool) -> bytes:
     buffer = io.StringIO()
     screen = Console(file=sys.stdout)
     wanted = screen.is_terminal and not to_file
@@ -62,6 +73,7 @@ def _terminal(run: RunData, *, to_file: bool) -> bytes:
         force_terminal=wanted,
         color_system="auto" if wanted else None,
         width=screen.width if wanted else _FILE_COLUMNS,
+        highlight=False,
     )
-    render_report(run, console)
+    draw(console)
     return buffer.getvalue().encode(errors="replace")
