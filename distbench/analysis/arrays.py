@@ -32,14 +32,25 @@ def integers(table: pa.Table, name: str) -> Ints:
 
 
 def is_word(table: pa.Table, name: str, *words: str) -> Bools:
-    """Tell for each row whether a text column holds one of the words; null does not."""
+    """Tell for each row whether a text column (plain or dictionary) holds one of the words; null does not."""
     column: Any = table[name]
+    if pa.types.is_dictionary(column.type):
+        parts = [_is_word_coded(chunk, words) for chunk in column.chunks]
+        return np.concatenate(parts) if parts else np.zeros(0, np.bool_)
     found: Any = pc.equal(column, pa.scalar(words[0], pa.string()))  # several times faster than is_in
     for word in words[1:]:
         found = pc.or_(found, pc.equal(column, pa.scalar(word, pa.string())))
     if column.null_count:
         found = pc.fill_null(found, False)
     return np.asarray(found.to_numpy(), np.bool_)
+
+
+def _is_word_coded(chunk: Any, words: Sequence[str]) -> Bools:
+    codes = [word.as_py() in words for word in chunk.dictionary]
+    table: Bools = np.array([*codes, False], np.bool_)  # the last one stands for null
+    indices = chunk.indices.fill_null(len(codes)) if chunk.null_count else chunk.indices
+    found: Bools = table[indices.to_numpy()]
+    return found
 
 
 def rows_where(table: pa.Table, mask: Bools, columns: Sequence[str]) -> pa.Table:
@@ -67,11 +78,14 @@ def flat_lists(column: pa.ChunkedArray[Any]) -> tuple[npt.NDArray[Any], Ints]:
     return np.asarray(flat.to_numpy()), offsets
 
 
-def sums_of_rows(values: Floats, offsets: Ints) -> Floats:
+def sums_of_rows(values: npt.NDArray[Any], offsets: Ints) -> Floats:
     """Return the sum of each row's values, 0 for an empty row; shape (len(offsets) - 1,)."""
-    running = np.zeros(len(values) + 1)
-    np.cumsum(values, out=running[1:])
-    return running[offsets[1:]] - running[offsets[:-1]]
+    sums = np.zeros(len(offsets) - 1)
+    filled = offsets[1:] > offsets[:-1]
+    if filled.any():
+        kind = np.int64 if values.dtype == np.bool_ else None
+        sums[filled] = np.add.reduceat(values, offsets[:-1][filled], dtype=kind)
+    return sums
 
 
 def some(value: float) -> float | None:

@@ -11,9 +11,10 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from distbench.analysis.arrays import Bools, Floats, Ints, flat_lists, is_word, numbers, sums_of_rows
+from distbench.analysis.arrays import Bools, Floats, flat_lists, is_word, numbers, sums_of_rows
 from distbench.analysis.quantiles import WholeCounts
 from distbench.units import NS_PER_S
 
@@ -120,18 +121,22 @@ class Gaps:
         return [None if v is None else v / _US_PER_S for v in self.counts.quantiles(qs)]
 
 
-def chunk_gaps_us(chunk_us: pa.ChunkedArray[Any]) -> Ints:
-    """Return all gaps between neighbouring chunks of the same stream, µs, bundled ones as 0, in order."""
+def chunk_gaps_us(chunk_us: pa.ChunkedArray[Any]) -> npt.NDArray[np.int32]:
+    """
+    Return all gaps between neighbouring chunks of the same stream, µs, bundled ones as 0, in order.
+
+    A gap wraps at 2**31 µs (36 minutes), which no idle timeout lets live. One below zero comes from the jitter of two clock readings.
+    """
     flat, offsets = flat_lists(chunk_us)
     if len(flat) < 2:
-        return np.empty(0, np.int64)
-    values = flat.astype(np.int64)
-    gaps: Ints = values[1:] - values[:-1]
+        return np.empty(0, np.int32)
+    values = flat.view(np.int32)
+    gaps: npt.NDArray[np.int32] = values[1:] - values[:-1]
     # A gap that ends at the first chunk of a stream lies between two streams.
     inside = np.ones(len(gaps), np.bool_)
     firsts = offsets[1:-1]
     inside[firsts[(firsts > 0) & (firsts < len(flat))] - 1] = False
-    return gaps[inside]
+    return np.maximum(gaps[inside], 0)
 
 
 def mean_gap_s(chunk_us: pa.ChunkedArray[Any]) -> Floats:
@@ -145,10 +150,10 @@ def mean_gap_s(chunk_us: pa.ChunkedArray[Any]) -> Floats:
     if not len(flat):
         return out
     values = flat.astype(np.int64)
-    new_read = np.ones(len(values), np.float64)
+    new_read = np.ones(len(values), np.bool_)
     new_read[1:] = values[1:] > values[:-1]
     filled = offsets[:-1] < offsets[1:]
-    new_read[offsets[:-1][filled]] = 0.0  # the first chunk of a stream ends no gap of it
+    new_read[offsets[:-1][filled]] = False  # the first chunk of a stream ends no gap of it
     num_gaps = sums_of_rows(new_read, offsets)
     usable: Bools = filled & (num_gaps > 0)
     span = values[offsets[1:][usable] - 1] - values[offsets[:-1][usable]]

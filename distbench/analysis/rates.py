@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from distbench.analysis.arrays import (
     Bools,
     Floats,
+    Ints,
     flat_lists,
     is_word,
     measured,
@@ -122,13 +123,13 @@ class WindowSums:
 
     def add(self, rows: pa.Table) -> Inside:
         """Add rows, columns RATE_COLUMNS, and return what of each lies inside."""
-        streams = _Streams(rows, self._expected)
-        inside = streams.inside(self._window.start_ns, self._window.end_ns)
+        streams = _Streams(rows, self._expected, self._window.start_ns, self._window.end_ns)
+        inside = streams.inside_of_window()
         self.requests += float(inside.requests.sum())
         self.output_tokens += float(inside.output_tokens.sum())
         self.prompt_tokens += float(inside.prompt_tokens.sum())
         self.user_messages += float(inside.user_messages.sum())
-        self.slices += streams.tokens_by_slice(self._window.start_ns, self._window.end_ns)
+        self.slices += streams.tokens_by_slice()
         return inside
 
     def slice_rates(self) -> list[float]:
@@ -137,42 +138,56 @@ class WindowSums:
 
 
 class _Streams:
-    """Rows with the times of their tokens."""
+    """Rows with the times of their tokens, held against a window."""
 
-    def __init__(self, rows: pa.Table, expected: Expected) -> None:
-        self.ok = measured(rows) & is_word(rows, "outcome", "ok")
-        self.cut = measured(rows) & is_word(rows, "outcome", "cut")
-        self.sent, self.end = numbers(rows, "sent_ns"), numbers(rows, "end_ns")
-        self.counts = (self.ok | self.cut) & ~np.isnan(self.sent) & ~np.isnan(self.end)
-        flat_us, self.offsets = flat_lists(rows["chunk_us"])
-        lengths = np.diff(self.offsets)
-        self.chunk_ns: Floats = flat_us * _NS_PER_US + np.repeat(np.nan_to_num(self.sent), lengths)
-        self.weights = _weights(rows["chunk_tokens"], self.offsets)
-        self.weight_sums = sums_of_rows(self.weights, self.offsets)
-        self.has_chunks: Bools = self.weight_sums > 0
+    def __init__(self, rows: pa.Table, expected: Expected, start_ns: int, end_ns: int) -> None:
+        self.start, self.end = start_ns, end_ns
+        is_measured = measured(rows)
+        self.ok = is_measured & is_word(rows, "outcome", "ok")
+        self.cut = is_measured & is_word(rows, "outcome", "cut")
+        self.sent, self.ended = numbers(rows, "sent_ns"), numbers(rows, "end_ns")
+        self.counts = (self.ok | self.cut) & ~np.isnan(self.sent) & ~np.isnan(self.ended)
+        self._take_chunks(rows)
         completion = numbers(rows, "completion_tokens")
         # A request that was cut never came to its usage: what was seen of it is what there is.
         self.tokens: Floats = np.where(
             np.isnan(completion) & self.has_chunks, self.weight_sums, np.nan_to_num(completion)
         )
-        self.prompt = numbers(rows, "prompt_tokens")
+        self.even = np.flatnonzero(self.ok & self.counts & ~self.has_chunks)
+        self.prompt = numbers(rows, "prompt_tokens").copy()
         self.prompt[self.cut & np.isnan(self.prompt)] = expected.prompt_mean
         self.first = numbers(rows, "first_token_ns")
         self.full = self._full_lengths(numbers(rows, "max_tokens"), expected)
         self.messages = numbers(rows, "user_messages") * answered_share(rows)
+
+    def _take_chunks(self, rows: pa.Table) -> None:
+        """Sort the chunks into the slices of the window: 0 is before it (or at its start), NUM_SLICES + 1 and more after it."""
+        flat_us, self.offsets = flat_lists(rows["chunk_us"])
+        self.lengths = np.diff(self.offsets)
+        place = flat_us * (_NS_PER_US / (self.end - self.start) * NUM_SLICES)
+        begin = (np.nan_to_num(self.sent) - self.start) / (self.end - self.start) * NUM_SLICES
+        place += np.repeat(begin, self.lengths)
+        self.slice_of = np.ceil(place, out=place)
+        self.inside: Bools = (self.slice_of > 0) & (self.slice_of <= NUM_SLICES)
+        self.weights = _weights(rows["chunk_tokens"], self.offsets)
+        if self.weights is None:
+            self.weight_sums = self.lengths.astype(np.float64)
+        else:
+            self.weight_sums = sums_of_rows(self.weights, self.offsets)
+        self.has_chunks: Bools = self.weight_sums > 0
 
     def _full_lengths(self, limit: Floats, expected: Expected) -> Floats:
         would_be = np.where(np.isnan(limit), expected.completion_mean, limit * expected.answered_ratio)
         would_be = np.where(np.isnan(would_be), limit, would_be)
         return np.where(self.cut, np.fmax(self.tokens, would_be), self.tokens)
 
-    def inside(self, start_ns: float, end_ns: float) -> Inside:
-        share = self._token_share(start_ns, end_ns)
+    def inside_of_window(self) -> Inside:
+        share = self._token_share()
         output = share * self.tokens
         requests = share.copy()
         cut = self.cut & (self.full > 0)
         requests[cut] = output[cut] / self.full[cut]
-        came_first = np.where(self.has_chunks, (self.first > start_ns) & (self.first <= end_ns), share)
+        came_first = np.where(self.has_chunks, (self.first > self.start) & (self.first <= self.end), share)
         return Inside(
             requests=requests,
             output_tokens=output,
@@ -180,49 +195,46 @@ class _Streams:
             user_messages=requests * self.messages,
         )
 
-    def _token_share(self, start_ns: float, end_ns: float) -> Floats:
+    def _token_share(self) -> Floats:
         """Return the share of each row's tokens inside, 0 for rows that do not count."""
-        inside = (self.chunk_ns > start_ns) & (self.chunk_ns <= end_ns)
-        weighed = sums_of_rows(self.weights * inside, self.offsets)
+        weighed = sums_of_rows(
+            self.inside if self.weights is None else self.weights * self.inside, self.offsets
+        )
         share = np.divide(weighed, self.weight_sums, out=np.zeros_like(weighed), where=self.has_chunks)
         # Without token times (an answer in one piece) they are taken as spread evenly from sent to end.
-        even = self.ok & self.counts & ~self.has_chunks
-        sent, end = self.sent[even], self.end[even]
-        overlap = np.clip(np.minimum(end, end_ns) - np.maximum(sent, start_ns), 0, None)
-        share[even] = overlap / np.maximum(end - sent, 1.0)
+        sent, end = self.sent[self.even], self.ended[self.even]
+        overlap = np.clip(np.minimum(end, self.end) - np.maximum(sent, self.start), 0, None)
+        share[self.even] = overlap / np.maximum(end - sent, 1.0)
         share[~self.counts] = 0.0
         return share
 
-    def tokens_by_slice(self, start_ns: float, end_ns: float) -> Floats:
-        """Return output tokens in each of NUM_SLICES equal slices of a window."""
-        each = np.divide(
-            self.tokens, self.weight_sums, out=np.zeros_like(self.tokens), where=self.has_chunks & self.counts
-        )
-        inside = (self.chunk_ns > start_ns) & (self.chunk_ns <= end_ns)
-        place = np.ceil((self.chunk_ns[inside] - start_ns) / (end_ns - start_ns) * NUM_SLICES).astype(
-            np.int64
-        )
-        tokens = (self.weights * np.repeat(each, np.diff(self.offsets)))[inside]
-        slices = np.bincount(np.clip(place - 1, 0, NUM_SLICES - 1), tokens, NUM_SLICES).astype(np.float64)
-        even = np.flatnonzero(self.ok & self.counts & ~self.has_chunks & (self.tokens > 0))
-        if len(even):
-            edges = np.linspace(start_ns, end_ns, NUM_SLICES + 1)
-            rate = self.tokens[even] / np.maximum(self.end[even] - self.sent[even], 1.0)
+    def tokens_by_slice(self) -> Floats:
+        """Return output tokens in each slice of the window."""
+        counted = self.has_chunks & self.counts
+        each = np.divide(self.tokens, self.weight_sums, out=np.zeros_like(self.tokens), where=counted)
+        tokens = np.repeat(each, self.lengths)[self.inside]
+        if self.weights is not None:
+            tokens *= self.weights[self.inside]
+        place = self.slice_of[self.inside].astype(np.int64) - 1
+        slices = np.bincount(place, tokens, NUM_SLICES).astype(np.float64)
+        if len(self.even):
+            sent, end = self.sent[self.even], self.ended[self.even]
+            rate = self.tokens[self.even] / np.maximum(end - sent, 1.0)
+            edges = np.linspace(self.start, self.end, NUM_SLICES + 1)
             for at in range(NUM_SLICES):
-                low, high = np.maximum(self.sent[even], edges[at]), np.minimum(self.end[even], edges[at + 1])
-                slices[at] += float((np.clip(high - low, 0, None) * rate).sum())
+                overlap = np.minimum(end, edges[at + 1]) - np.maximum(sent, edges[at])
+                slices[at] += float((np.clip(overlap, 0, None) * rate).sum())
         return slices
 
 
-def _weights(chunk_tokens: pa.ChunkedArray[Any], offsets: Any) -> Floats:
-    """Return the tokens of each chunk where a row tells them for all its chunks, else 1 each."""
+def _weights(chunk_tokens: pa.ChunkedArray[Any], offsets: Ints) -> Floats | None:
+    """Return the tokens of each chunk, 1 where its row does not tell them for all its chunks; None where no row does."""
+    if chunk_tokens.null_count == len(chunk_tokens):
+        return None
     lengths = np.diff(offsets)
     weights = np.ones(int(offsets[-1]))
-    if chunk_tokens.null_count == len(chunk_tokens):
-        return weights
     flat, token_offsets = flat_lists(chunk_tokens)
-    sums = sums_of_rows(flat.astype(np.float64), token_offsets)
-    told = (np.diff(token_offsets) == lengths) & (sums > 0)
+    told = (np.diff(token_offsets) == lengths) & (sums_of_rows(flat.astype(np.float64), token_offsets) > 0)
     weights[np.repeat(told, lengths)] = flat[np.repeat(told, np.diff(token_offsets))]
     return weights
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from distbench.analysis.arrays import Bools, Floats, Ints, integers, is_word, measured, numbers, rows_where
 from distbench.core.levels import LevelSpec
-from distbench.units import NS_PER_S, s_to_ns
+from distbench.units import NS_PER_S, NS_PER_US, s_to_ns
 
 WINDOW_COLUMNS = (
     "phase",
@@ -241,18 +241,20 @@ def in_flight(rows: pa.Table, window: Window) -> InFlight:
     known = ~np.isnan(sent) & ~np.isnan(end) & (end > window.start_ns) & (sent < window.end_ns)
     sent, end = sent[known], end[known]
     mean = _busy(sent, end, window.start_ns, window.end_ns) / (window.end_ns - window.start_ns)
-    begun = int((sent <= window.start_ns).sum())
-    times = np.concatenate([sent[sent > window.start_ns], end[end <= window.end_ns]])
-    steps = np.ones(len(times), np.int64)
-    steps[int((sent > window.start_ns).sum()) :] = -1
-    # At one time ends come first: a connection that goes on at once never held two.
-    order = np.lexsort((steps, times))
-    counts = begun + np.cumsum(steps[order])
-    # Between an end and the next send of the same instant nothing was missing.
-    last_of_time = np.ones(len(times), np.bool_)
-    last_of_time[:-1] = np.diff(times[order]) > 0
-    settled = np.concatenate([[begun], counts[last_of_time & (times[order] < window.end_ns)]])
-    return InFlight(mean=mean, minimum=int(settled.min()), maximum=int(settled.max()))
+    sent.sort()
+    end.sort()
+    # Fewest after an end, most after a sending; whatever happens at the same instant is taken together.
+    after_end = end[end < window.end_ns]
+    after_sent = np.append(sent[sent > window.start_ns], window.start_ns)
+    lowest = _at(after_end, sent) - _at(after_end, end)
+    highest = _at(after_sent, sent) - _at(after_sent, end)
+    begun = int(_at(np.array([window.start_ns], np.float64), sent)[0])
+    return InFlight(mean=mean, minimum=int(min(lowest.min(initial=begun), begun)), maximum=int(highest.max()))
+
+
+def _at(times: Floats, sorted_events: Floats) -> Ints:
+    """Return how many events had happened at each time, that instant included."""
+    return np.searchsorted(sorted_events, times, side="right").astype(np.int64)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +278,8 @@ def turnarounds(rows: pa.Table, window: Window, connections: int) -> Turnarounds
     near = ~np.isnan(begin) & ~np.isnan(end) & (connection >= 0) & (begin <= window.end_ns)
     connecting = np.nan_to_num(numbers(rows, "connect_ns")[near])
     begin, end, connection = begin[near], end[near], connection[near]
-    order = np.lexsort((begin, connection))
+    # One key of both, which sorts several times faster than two: times within a run stay below 2**43 µs.
+    order = np.argsort((connection << 43) + (begin / NS_PER_US).astype(np.int64))
     begin, end, connection, connecting = begin[order], end[order], connection[order], connecting[order]
     follows = connection[1:] == connection[:-1]
     idle_from, idle_to = end[:-1][follows], (begin - connecting)[1:][follows]
