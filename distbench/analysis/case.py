@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from distbench.analysis.client_limit import ClientHealth
-from distbench.analysis.readings import Reading, Setting, gain_beyond_noise, settings_of
+from distbench.analysis.readings import Reading, Setting, gain, settings_of
 from distbench.analysis.server_view import ServerView
 from distbench.analysis.stability import Stability
 
@@ -135,43 +135,40 @@ class Ladder:
         Returns:
             None where no further level can tell. A level that the client limited proves a gain, but not that there is none.
         """
-        here = _mean_reading(self.settings.get(connections))
+        here = _mean_rate(self.settings.get(connections))
         if here is None:
             return None
         gains = []
         for further, setting in self.settings.items():
-            there = _mean_reading(setting)
+            there = _mean_rate(setting)
             if further < connections * _APART_FACTOR or there is None:
                 continue
-            gain = gain_beyond_noise(there, here)
-            if gain > FLAT_RATIO or not all(case.client.limited for case in self.at(further)):
-                gains.append((gain, further))
+            more = gain(*there, *here)
+            if more > FLAT_RATIO or not all(case.client.limited for case in self.at(further)):
+                gains.append((more, further))
         return max(gains, default=None)
 
     def gain_over_below(self, connections: int) -> tuple[float, int] | None:
         """Return the gain beyond noise over the next setting clearly below, and its connections; None without one."""
-        here = _mean_reading(self.settings.get(connections))
+        here = _mean_rate(self.settings.get(connections))
         lower = [
-            (c, reading)
+            (c, rate)
             for c, setting in self.settings.items()
-            if c * _APART_FACTOR <= connections and (reading := _mean_reading(setting)) is not None
+            if c * _APART_FACTOR <= connections and (rate := _mean_rate(setting)) is not None
         ]
         if here is None or not lower:
             return None
-        nearest, reading = max(lower, key=lambda pair: pair[0])
-        return gain_beyond_noise(here, reading), nearest
+        nearest, rate = max(lower, key=lambda pair: pair[0])
+        return gain(*here, *rate), nearest
 
 
-def _mean_reading(setting: Setting | None) -> Reading | None:
-    """Return a setting's readings as one, its error shrunk by their number; None where none counts."""
-    if setting is None:
-        return None
-    counted = [reading for reading in setting.readings if reading.counts]
+def _mean_rate(setting: Setting | None) -> tuple[float, float] | None:
+    """Return a setting's mean rate and its standard error, smaller the more readings there are; None where none counts."""
+    counted = [] if setting is None else [reading for reading in setting.readings if reading.counts]
     if not counted:
         return None
-    rate = _mean([reading.rate or 0.0 for reading in counted])
     error = _mean([reading.error for reading in counted]) / math.sqrt(len(counted))
-    return dataclasses.replace(counted[0], rate=rate, rate_error=error)
+    return _mean([reading.rate or 0.0 for reading in counted]), error
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -121,13 +121,23 @@ def _setting(connections: int, readings: Sequence[Reading]) -> Setting:
 
 
 def gain_beyond_noise(reading: Reading, reference: Reading) -> float:
+    """Return by which share a reading exceeds another at the least (see gain)."""
+    return gain(reading.rate or 0.0, reading.error, reference.rate or 0.0, reference.error)
+
+
+def gain(rate: float, error: float, base: float, base_error: float) -> float:
     """
-    Return by which share a reading exceeds another at the least, two standard errors taken off.
+    Return by which share a rate exceeds another at the least: two standard errors taken off.
 
     The allowance is at most 10 %: two readings that scatter more than that say nothing, and the search would never end well.
+
+    Args:
+        rate: The one.
+        error: Its standard error.
+        base: The other.
+        base_error: Its standard error.
     """
-    rate, base = reading.rate or 0.0, reference.rate or 0.0
     if base <= 0:
         return math.inf if rate > 0 else 0.0
-    noise = 2 * math.hypot(reading.error / base, reference.error * rate / base**2)
+    noise = 2 * math.hypot(error / base, base_error * rate / base**2)
     return rate / base - 1 - min(noise, 0.10)
