@@ -83,9 +83,9 @@ def test_a_setting_given_twice_in_a_file_is_a_problem() -> None:
 @pytest.mark.parametrize(
     ("key", "suggested"),
     [
-        ("conections", "connections"),
+        ("conections", "connections"),  # codespell:ignore conections
         ("user_token", "user-tokens"),
-        ("strem", "stream"),
+        ("strem", "stream"),  # codespell:ignore strem
         ("outputs", "output"),
     ],
 )
@@ -98,7 +98,12 @@ def test_a_typo_is_told_with_what_was_meant(key: str, suggested: str) -> None:
 def test_all_problems_of_all_sources_and_groups_are_told_at_once() -> None:
     """Unknown key, unreadable value in the file, unreadable flag, a group's check, and a contradiction between groups."""
     found = problems(
-        file={"typpo": 1, "requests": "many", "no-stream": True, "slo": {"ttft": 1}},
+        file={
+            "typpo": 1,
+            "requests": "many",
+            "no-stream": True,
+            "slo": {"ttft": 1},
+        },  # codespell:ignore typpo
         duration="soon",
         max_failures="0.5",
     )
