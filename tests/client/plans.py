@@ -191,3 +191,11 @@ def run_levels(
         return results
     finally:
         client.close()
+
+
+def wait_until(condition: Callable[[], bool], limit_s: float = 20.0) -> None:
+    """Return as soon as the condition holds."""
+    end_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < end_s, "waited in vain"
+        time.sleep(0.01)
