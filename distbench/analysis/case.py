@@ -123,6 +123,15 @@ class Ladder:
         ]
         return max(lower, key=lambda case: (case.connections, case.level), default=None)
 
+    def above(self, connections: int) -> LevelCase | None:
+        """Return the case that counts with the fewest connections clearly above; None: there is none."""
+        higher = [
+            case
+            for case in self.cases
+            if case.connections >= connections * _APART_FACTOR and case.reading.counts
+        ]
+        return min(higher, key=lambda case: (case.connections, case.level), default=None)
+
     def lowest(self) -> LevelCase | None:
         """Return the case that counts with the fewest connections."""
         counted = [case for case in self.cases if case.reading.counts]

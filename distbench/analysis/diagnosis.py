@@ -100,18 +100,40 @@ def diagnose(case: LevelCase, verdict: LevelVerdict, ladder: Ladder) -> Diagnosi
         return Diagnosis(limit=Limit.CLIENT, evidence=case.client.evidence)
     found = _buffering(case, ladder)
     if found is None and verdict.verdict is not Verdict.NOT_SATURATED:
-        rules: tuple[Callable[[LevelCase, Ladder], Diagnosis | None], ...] = (
-            _preemptions,
-            _batched_tokens,
-            _sequences,
-            _kv_memory,
-            _queue,
-            _server_frontend,
-            _prefill,
-            _decode,
-        )
-        found = next((d for rule in rules if (d := rule(case, ladder)) is not None), None)
+        found = _first_sign(case, ladder) or _sign_behind(case, ladder)
     return found or Diagnosis(limit=Limit.NONE_FOUND, evidence=(_nothing(case, verdict),))
+
+
+def _first_sign(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    rules: tuple[Callable[[LevelCase, Ladder], Diagnosis | None], ...] = (
+        _preemptions,
+        _batched_tokens,
+        _sequences,
+        _kv_memory,
+        _queue,
+        _server_frontend,
+        _prefill,
+        _decode,
+    )
+    return next((found for rule in rules if (found := rule(case, ladder)) is not None), None)
+
+
+def _sign_behind(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """
+    Look at the next level with more connections, which shows what stopped the growth.
+
+    A level with exactly as many connections as the server takes has no queue yet: only what does not run behind it tells.
+    """
+    behind = ladder.above(case.connections)
+    if behind is None or behind.client.limited:
+        return None
+    found = _first_sign(behind, ladder)
+    if found is None:
+        return None
+    return Diagnosis(
+        limit=found.limit,
+        evidence=tuple(f"at {behind.connections} connections: {text}" for text in found.evidence),
+    )
 
 
 def _nothing(case: LevelCase, verdict: LevelVerdict) -> str:
@@ -299,11 +321,6 @@ def _decode(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
     growth = math.log(step / step_before) / math.log(case.connections / below.connections)
     further = ladder.further_gain(case.connections)
     flat = (further is not None and further[0] <= FLAT_RATIO) or case.rate / below.rate - 1 <= FLAT_RATIO
-    # At the knee itself steps have only begun to grow: the level behind it shows the slope.
-    behind = next((c for c in ladder.cases if c.connections > case.connections * 1.2), None)
-    if growth < _STEP_GROWTH and behind is not None and (later := _step_time(behind)) is not None:
-        growth = math.log(later / step) / math.log(behind.connections / case.connections)
-        below, case, step_before, step = case, behind, step, later
     if not flat or growth < _STEP_GROWTH:
         return None
     evidence = (

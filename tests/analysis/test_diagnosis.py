@@ -108,6 +108,14 @@ def test_nothing_limits_a_level_that_had_room() -> None:
     assert (found.limit, found.evidence) == (Limit.NONE_FOUND, ("nothing limits it yet",))
 
 
+def test_level_just_full_is_explained_by_the_one_behind() -> None:
+    """With as many connections as sequences nothing waits; the level behind shows that no more than these run."""
+    exact = case(16, 100.0, server(running_mean=16.0, running_max=16.0, **DECODING))
+    found = diagnosis_of(exact, case(8, 55.0), case(32, 100.0, full(16, **DECODING)))
+    assert found.limit is Limit.SEQUENCES
+    assert found.evidence[0].startswith("at 32 connections: running stood at 16 of 32")
+
+
 def test_client_comes_first() -> None:
     """A level that the client limited names the client, with its evidence."""
     found = diagnosis_of(case(8, 100.0, full(4), client=LIMITED))
