@@ -56,6 +56,7 @@ class LevelFacts:
         row: Of levels.parquet; verdict and limit are None.
         lost: Client -> reason, of those that were lost in it.
         stopped: Why the driver ended it early; None.
+        purpose: Why it was run where it is no part of the search; None.
     """
 
     spec: LevelSpec
@@ -67,6 +68,7 @@ class LevelFacts:
     row: LevelRow
     lost: Mapping[str, str]
     stopped: str | None
+    purpose: str | None
 
     @property
     def case(self) -> LevelCase:
@@ -90,7 +92,7 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
     spec = spec_of(entry)
     clients = len(entry.get("clients") or run.info.hosts)
     samples = run.clients()
-    rows = run.requests(spec.level, columns=_ROW_COLUMNS)
+    rows = run.requests(spec.level, columns=_ROW_COLUMNS, coded=True)
     summary = summarize_level(
         spec,
         rows,
@@ -98,7 +100,7 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
         num_clients=clients,
         num_targets=len(run.plan().get("urls", ())) or 1,
         slos=plan_slos(run),
-        chunk_batches=run.request_batches(spec.level, columns=CHUNK_COLUMNS),
+        chunk_batches=run.request_batches(spec.level, columns=CHUNK_COLUMNS, coded=True),
     )
     server = _server(run, entry, summary)
     health = client_health(
@@ -127,6 +129,7 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
         row=merged(row, _invalidity(row, lost, stopped, reconciliation)),
         lost=lost,
         stopped=stopped,
+        purpose=entry.get("purpose"),
     )
 
 
@@ -177,20 +180,12 @@ def _server(run: RunData, entry: Mapping[str, Any], summary: LevelSummary) -> Se
     before_ns, after_ns = (int(s["time_ns"]) for s in settled)
     plan = run.plan()
     return server_view(
-        _between(run.server(), before_ns - _MARGIN_NS, after_ns),
+        run.server(between_ns=(before_ns - _MARGIN_NS, after_ns)),
         window_ns=window_ns,
         settled_ns=(before_ns, after_ns),
         targets=() if plan.get("no-metrics") else tuple(plan.get("metrics-url") or plan.get("urls", ())),
         model=run.info.extra.get("target", {}).get("model"),
     )
-
-
-def _between(rows: pa.Table, start_ns: int, end_ns: int) -> pa.Table:
-    times = rows["time_ns"]
-    inside: Any = pc.and_(
-        pc.greater_equal(times, pa.scalar(start_ns)), pc.less_equal(times, pa.scalar(end_ns))
-    )
-    return rows.filter(inside)
 
 
 def _reconcile(rows: pa.Table, server: ServerView | None) -> Reconciliation | None:

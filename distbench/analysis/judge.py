@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from distbench.analysis.ceiling import GOOD_RATIO
+from distbench.analysis.ceiling import GOOD_RATIO, ceiling
 from distbench.analysis.client_limit import Verification
 from distbench.analysis.facts import LevelFacts, level_facts, plan_slos
 from distbench.analysis.findings import Finding, Judgement, findings_json, judge
@@ -20,6 +20,9 @@ from distbench.analysis.level_row import LevelRow, merged
 from distbench.analysis.remarks import remarks
 from distbench.analysis.row_remarks import row_remarks
 from distbench.store.reader import RunData
+
+VERIFY_PURPOSE = "verify_client"
+"""Purpose of a level that repeats the peak with twice the clients: no part of the search."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +69,12 @@ def judge_run(
         errors=_errors(facts),
         slo_missed=_slo_missed(run, facts),
     )
+
+
+def peak_of(levels: Sequence[LevelFacts]) -> int | None:
+    """Return the connections of the peak; None where no level counts."""
+    found = ceiling([level.reading for level in levels])
+    return None if found is None else found.peak.connections
 
 
 def _judged_rows(facts: Sequence[LevelFacts], judgement: Judgement | None) -> list[LevelRow]:

@@ -6,9 +6,9 @@ import contextlib
 import os
 import secrets
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import click
 
@@ -25,12 +25,18 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def write_output(path: str | None, data: bytes, *, force: bool) -> None:
+    """Write a result whole or not at all; arguments and errors as of output_file."""
+    with output_file(path, force=force) as file:
+        file.write(data)
+
+
+@contextlib.contextmanager
+def output_file(path: str | None, *, force: bool) -> Iterator[BinaryIO]:
     """
-    Write a result whole or not at all.
+    Give a file to write a result to; it appears under its name when the block ends well, and not at all when it does not.
 
     Args:
         path: File; None or "-": stdout.
-        data: The result.
         force: Whether a file that exists may be replaced.
 
     Raises:
@@ -38,22 +44,25 @@ def write_output(path: str | None, data: bytes, *, force: bool) -> None:
     """
     if path is None or path == STDOUT:
         sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    claimed = False
+    leftovers = [temporary]
     try:
         if not force:
-            target.open("xb").close()
-            claimed = True
-        temporary.write_bytes(data)
+            target.open("xb").close()  # the name is ours from here on
+            leftovers.append(target)
+        with temporary.open("wb") as file:
+            yield file
         os.replace(temporary, target)
+        leftovers.clear()
     except FileExistsError:
         raise StoreError(f"{path} exists; --force overwrites it") from None
     except OSError as error:
-        for leftover in (temporary, target) if claimed else (temporary,):
+        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None
+    finally:
+        for leftover in leftovers:
             with contextlib.suppress(OSError):
                 leftover.unlink()
-        raise StoreError(f"{path} cannot be written: {error.strerror or error}") from None

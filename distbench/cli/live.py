@@ -79,6 +79,10 @@ class LiveObserver:
         """Print a note above the live part."""
         self._live.console.print(Text(f"note: {text}", style="yellow"))
 
+    def tell(self, text: str) -> None:
+        """Print it above the live part."""
+        self._live.console.print(Text(text, style="dim"))
+
     def outlook(self, text: str) -> None:
         """Show it below the running level."""
         self._outlook = text
@@ -149,6 +153,10 @@ class PlainObserver:
         """Print the note."""
         self._say(f"note: {text}")
 
+    def tell(self, text: str) -> None:
+        """Print it."""
+        self._say(text)
+
     def outlook(self, text: str) -> None:
         """Print it."""
         self._say(text)
@@ -176,6 +184,9 @@ class QuietObserver(PlainObserver):
     """Prints notes only."""
 
     def stage(self, text: str) -> None:
+        """Print nothing."""
+
+    def tell(self, text: str) -> None:
         """Print nothing."""
 
     def outlook(self, text: str) -> None:

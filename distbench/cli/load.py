@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 from rich.console import Console
 
-from distbench.cli.options import load_options, plan_from_context
+from distbench.cli.options import load_options, plan_from_context, resumed_plan
 from distbench.cli.streams import claim_stdout
 
 if TYPE_CHECKING:
@@ -43,17 +43,21 @@ def shapes(context: click.Context, /, **_: Any) -> int:
 
 def _execute(command: str, context: click.Context) -> int:
     from distbench.cli.live import make_observer
-    from distbench.experiment.commands import run_plan
+    from distbench.experiment.commands import resume_run, run_plan
     from distbench.experiment.dry_run import describe_plan
 
     params = context.params
     out = claim_stdout()
-    plan = plan_from_context(command, context)
+    resume = params.get("resume")
+    plan = plan_from_context(command, context) if resume is None else resumed_plan(resume, context)
     if params["dry_run"]:
         _print(out, describe_plan(plan), as_json=params["as_json"])
         return 0
     with make_observer(Console(stderr=True), quiet=params["quiet"] or params["as_json"]) as observer:
-        result = run_plan(plan, observer, environ=os.environ)
+        if resume is None:
+            result = run_plan(plan, observer, environ=os.environ)
+        else:
+            result = resume_run(resume, plan, observer, environ=os.environ)
     if params["as_json"]:
         _print(out, result.to_json(), as_json=True)
     else:

@@ -153,6 +153,27 @@ def _default_text(group: str, field: str, text: str) -> str:
     return "" if default is None else f" [default: {default}]"
 
 
+# What may differ when a run is gone on with: secrets, which its plan does not hold, and where the clients are.
+_RESUME_KEYS = {"header", "api-key-env", "ray-address"}
+
+
+def resumed_plan(run: str, context: click.Context) -> Plan:
+    """
+    Build the plan of a run that is gone on with: its own, with masked headers given again.
+
+    Raises:
+        PlanError: an option was given that would make it another run. StoreError: there is no such run.
+    """
+    from distbench.store.reader import open_run
+
+    flags = _given_flags(context)
+    other = sorted(set(flags) - _RESUME_KEYS)
+    if other or context.params["plan_file"]:
+        named = ", ".join("URL" if key == "urls" else f"--{key}" for key in other) or "--plan"
+        raise PlanError([f"--resume takes the plan of the run; {named} would make it another one"])
+    return build_plan("capacity", open_run(run).plan(), flags, file_name=f"{run}/plan.toml")
+
+
 def plan_from_context(command: str, context: click.Context) -> Plan:
     """
     Build the plan of a command from its plan file and the flags that were given.
@@ -160,15 +181,19 @@ def plan_from_context(command: str, context: click.Context) -> Plan:
     Raises:
         PlanError: all problems of both.
     """
+    plan_file = context.params["plan_file"]
+    values = _read_plan_file(plan_file) if plan_file else {}
+    return build_plan(command, values, _given_flags(context), file_name=plan_file or "plan")
+
+
+def _given_flags(context: click.Context) -> dict[str, Any]:
     flags: dict[str, Any] = {}
     for option in OPTIONS:
         name = option.key.replace("-", "_")
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             value = context.params[name]
             flags[option.key] = list(value) if isinstance(value, tuple) else value
-    plan_file = context.params["plan_file"]
-    values = _read_plan_file(plan_file) if plan_file else {}
-    return build_plan(command, values, flags, file_name=plan_file or "plan")
+    return flags
 
 
 def _read_plan_file(path: str) -> dict[str, Any]:

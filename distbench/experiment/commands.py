@@ -1,7 +1,7 @@
 """
-The commands that send load, as functions (floor F4): the order of checks, the loop over levels, the outcome.
+The commands that send load, as functions (floor F4).
 
-Order: options and plan (checked by the caller) -> output -> target from the driver -> fleet -> target from each client -> levels.
+Order of checks: options and plan (checked by the caller) -> output -> target from the driver -> fleet -> target from each client.
 """
 
 from __future__ import annotations
@@ -10,26 +10,16 @@ import contextlib
 import os
 from collections.abc import Mapping
 
-from distbench.analysis.accounting import lost_rows
-from distbench.analysis.facts import LevelFacts, level_facts
-from distbench.analysis.judge import RunVerdict, judge_run
-from distbench.analysis.level_row import to_table
 from distbench.core.plan import Plan
 from distbench.core.prompts import Workload
+from distbench.core.summary import describe
 from distbench.core.workload import build_workload, fit_level
-from distbench.errors import (
-    EXIT_INCOMPLETE,
-    EXIT_INTERRUPTED,
-    EXIT_OK,
-    EXIT_SLO,
-    FleetError,
-    StoreError,
-)
+from distbench.errors import StoreError
 from distbench.experiment.datafile import check_dataset, open_dataset
 from distbench.experiment.fleets import fleet_for
-from distbench.experiment.level_run import LevelOutcome
+from distbench.experiment.loop import Experiment
 from distbench.experiment.observer import Observer, SilentObserver
-from distbench.experiment.planners import Planner, make_planner
+from distbench.experiment.planners import make_planner, planned_levels, shapes_population
 from distbench.experiment.preflight import check_target
 from distbench.experiment.result import RunResult
 from distbench.experiment.session import Session
@@ -38,7 +28,7 @@ from distbench.experiment.target import TargetFacts
 from distbench.experiment.tokenizing import measure_tokens
 from distbench.store.reader import open_run
 from distbench.store.rundir import RunDir
-from distbench.store.runinfo import Totals
+from distbench.store.runinfo import RunInfo
 
 
 def run_plan(
@@ -60,48 +50,77 @@ def run_plan(
     Raises:
         PlanError, StoreError, TargetError, FleetError: before the first request was sent, and nothing is left behind.
     """
-    observer = SilentObserver() if observer is None else observer
-    environ = os.environ if environ is None else environ
-    stop = StopFlag() if stop is None else stop
     check_dataset(plan.prompts)
     run_dir = RunDir.create(plan.where.output)
     try:
-        with contextlib.ExitStack() as stack:
-            stack.callback(stop.restore)
-            session = _open_session(plan, run_dir, observer, environ, stop, stack)
-            return _Experiment(session, make_planner(plan), observer, stop).run()
+        return _carry_out(plan, run_dir, observer, environ, stop, earlier=None)
     except BaseException:
         run_dir.discard()
         raise
 
 
-def _open_session(
+def resume_run(
+    run: str,
+    plan: Plan,
+    observer: Observer | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    stop: StopFlag | None = None,
+) -> RunResult:
+    """
+    Go on with a capacity search that was interrupted; the levels it measured count.
+
+    Args:
+        run: Its run directory.
+        plan: Its plan (the one in its plan.toml).
+        observer: As for run_plan.
+        environ: As for run_plan.
+        stop: As for run_plan.
+
+    Raises:
+        StoreError: the run is complete, or no capacity search; else as run_plan, and the directory stays as it was.
+    """
+    earlier = open_run(run).info
+    if earlier.command != "capacity":
+        raise StoreError(f"--resume {run}: is a {earlier.command}, only capacity has levels to go on with")
+    if earlier.status == "complete":
+        raise StoreError(f"--resume {run}: is complete; there is nothing to go on with")
+    check_dataset(plan.prompts)
+    return _carry_out(plan, RunDir.reopen(run), observer, environ, stop, earlier=earlier)
+
+
+def _carry_out(
     plan: Plan,
     run_dir: RunDir,
-    observer: Observer,
-    environ: Mapping[str, str],
-    stop: StopFlag,
-    stack: contextlib.ExitStack,
-) -> Session:
-    """Do all that comes before the first level; what was started is ended by the stack."""
+    observer: Observer | None,
+    environ: Mapping[str, str] | None,
+    stop: StopFlag | None,
+    *,
+    earlier: RunInfo | None,
+) -> RunResult:
+    observer = SilentObserver() if observer is None else observer
+    environ = os.environ if environ is None else environ
+    stop = StopFlag() if stop is None else stop
     observer.stage("trying the target")
     facts = check_target(plan.target, environ)
     for note in facts.notes:
         observer.note(note)
-    workload = _make_workload(plan, facts, environ, observer)
     session = Session(
         plan=plan,
         run_dir=run_dir,
         facts=facts,
-        workload=workload,
-        fleet=stack.enter_context(fleet_for(plan, observer)),
+        workload=_make_workload(plan, facts, environ, observer),
+        fleet=fleet_for(plan, observer),
         environ=environ,
         observer=observer,
         stop=stop,
+        earlier=earlier,
     )
-    stack.callback(session.close)
-    session.open()
-    return session
+    with contextlib.ExitStack() as stack:
+        stack.callback(stop.restore)
+        stack.callback(session.close)
+        session.open()
+        return Experiment(session, make_planner(plan), observer).run()
 
 
 def _make_workload(
@@ -109,110 +128,16 @@ def _make_workload(
 ) -> Workload:
     calibration = measure_tokens(plan, facts, environ, observer)
     with open_dataset(plan.prompts) as lines:
-        return build_workload(
-            plan, dataset_lines=lines, calibration=calibration, max_model_len=facts.max_model_len
+        workload = build_workload(
+            plan,
+            dataset_lines=lines,
+            calibration=calibration,
+            max_model_len=facts.max_model_len,
+            population=shapes_population(plan) if plan.command == "shapes" else None,
         )
-
-
-class _Experiment:
-    """The loop over the levels of one run."""
-
-    def __init__(self, session: Session, planner: Planner, observer: Observer, stop: StopFlag) -> None:
-        self._session = session
-        self._planner = planner
-        self._observer = observer
-        self._stop = stop
-        self._judged: list[LevelFacts] = []
-        self._status = "complete"
-
-    def run(self) -> RunResult:
-        """Run level after level, then write the end of the run, whatever happens on the way."""
-        session = self._session
-        try:
-            self._levels()
-            if self._status == "complete":
-                with contextlib.suppress(FleetError):
-                    session.measure_clocks_again()
-        except (StoreError, FleetError) as error:
-            self._status = "incomplete"
-            session.note(f"the run ended early: {error}")
-        except BaseException:
-            self._status = "incomplete"
-            with contextlib.suppress(Exception):
-                session.finish(self._status, self._totals())
-            raise
-        return self._conclude()
-
-    def _levels(self) -> None:
-        session = self._session
-        while (spec := self._planner.next(self._judged)) is not None:
-            outlook = self._planner.outlook(self._judged)
-            if outlook is not None:
-                self._observer.outlook(outlook)
-            spec = fit_level(spec, session.plan, session.workload)
-            outcome = session.run_level(spec)
-            self._add_lost_rows(outcome)
-            session.write_info()
-            facts = level_facts(open_run(session.run_dir.uri), session.level_entry(spec.level))
-            self._judged.append(facts)
-            self._observer.level_done(facts.row)
-            session.run_dir.write_levels(to_table(f.row for f in self._judged))
-            if outcome.stopped == "interrupted":
-                self._status = "interrupted"
-                return
-            if outcome.lost or outcome.stopped is not None:
-                self._status = "incomplete"
-                return
-
-    def _add_lost_rows(self, outcome: LevelOutcome) -> None:
-        if not outcome.lost:
-            return
-        session, spec = self._session, outcome.spec
-        received = open_run(session.run_dir.uri).requests(spec.level, columns=["phase", "index"])
-        for position, client in enumerate(outcome.clients):
-            if client in outcome.lost:
-                rows = lost_rows(
-                    spec,
-                    client=client,
-                    position=position,
-                    num_clients=len(outcome.clients),
-                    num_targets=len(session.plan.target.urls),
-                    received=received,
-                )
-                session.recorder.add_requests(rows, level=spec.level, client=client)
-        session.recorder.flush()
-
-    def _totals(self) -> Totals:
-        words = ("planned", "ok", "failed", "cut", "dropped", "lost")
-        return Totals(**{word: sum(f.row[f"requests_{word}"] for f in self._judged) for word in words})
-
-    def _conclude(self) -> RunResult:
-        """Judge the whole run from its files and write the end of it; a disk that is full now is told, not raised."""
-        session = self._session
-        verdict = None
-        try:
-            session.finish(self._status, self._totals())
-            verdict = judge_run(open_run(session.run_dir.uri), self._judged)
-            session.run_dir.write_levels(to_table(verdict.rows))
-            session.run_dir.write_findings(verdict.findings)
-        except StoreError as error:
-            self._status = "incomplete"
-            session.note(f"the end of the run could not be written: {error}")
-        rows = [f.row for f in self._judged] if verdict is None else verdict.rows
-        return RunResult(
-            run=session.run_dir.uri,
-            status=self._status,
-            exit_code=self._exit_code(verdict),
-            rows=rows,
-            findings={} if verdict is None else verdict.findings,
-            errors={} if verdict is None else verdict.errors,
-            notes=tuple(session.notes),
-        )
-
-    def _exit_code(self, verdict: RunVerdict | None) -> int:
-        totals = self._totals()
-        if self._status == "interrupted":
-            return EXIT_INTERRUPTED
-        if self._status == "incomplete" or verdict is None or totals.ok == 0:
-            return EXIT_INCOMPLETE
-        return EXIT_SLO if verdict.slo_missed else EXIT_OK
+    levels = [fit_level(spec, plan, workload) for spec in planned_levels(plan)]
+    # The levels of a ladder differ in nothing that is told here.
+    shown = levels if plan.command == "shapes" else levels[:1]
+    for line in describe(workload, shown, max_model_len=facts.max_model_len).lines():
+        observer.tell(line)
+    return workload

@@ -60,6 +60,10 @@ class Observer(Protocol):
         """Say something that the user must see, in one sentence."""
         ...
 
+    def tell(self, text: str) -> None:
+        """Say something about what is going to be measured, in one line."""
+        ...
+
     def outlook(self, text: str) -> None:
         """Say why the next level is measured and how long the rest may take."""
         ...
@@ -84,6 +88,9 @@ class SilentObserver:
         """Ignore it."""
 
     def note(self, text: str) -> None:
+        """Ignore it."""
+
+    def tell(self, text: str) -> None:
         """Ignore it."""
 
     def outlook(self, text: str) -> None:

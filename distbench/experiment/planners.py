@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from distbench.analysis.facts import LevelFacts
-from distbench.analysis.ladder import LadderSettings, Measure, next_step
+from distbench.analysis.ladder import LadderSettings, Measure, Stop, next_step
 from distbench.analysis.time_to_go import time_to_go
 from distbench.core.levels import LevelSpec, level_from_plan
 from distbench.core.plan import Plan
@@ -28,6 +28,11 @@ class Planner(Protocol):
         """Return what comes next and how long the rest takes, one sentence; None: nothing to say."""
         ...
 
+    @property
+    def stop(self) -> Stop | None:
+        """Why a search ended; None: it goes on, or there was none."""
+        ...
+
 
 class LevelList:
     """The planner of run and shapes: levels that are known beforehand."""
@@ -38,6 +43,11 @@ class LevelList:
     def next(self, judged: Sequence[LevelFacts]) -> LevelSpec | None:
         """Return the next level of the list."""
         return self._levels[len(judged)] if len(judged) < len(self._levels) else None
+
+    @property
+    def stop(self) -> Stop | None:
+        """Return None: a list is no search."""
+        return None
 
     def outlook(self, judged: Sequence[LevelFacts]) -> str | None:
         """Return the place in the list, where there are several."""
@@ -52,18 +62,25 @@ class Ladder:
         self._plan = plan
         self._settings = ladder_settings(plan)
         self._measure: Measure | None = None
+        self._stop: Stop | None = None
+
+    @property
+    def stop(self) -> Stop | None:
+        """Why the search ended; None: it goes on."""
+        return self._stop
 
     def next(self, judged: Sequence[LevelFacts]) -> LevelSpec | None:
         """Return the level that the search wants next."""
         step = next_step([j.reading for j in judged], self._settings)
-        self._measure = step if isinstance(step, Measure) else None
-        if self._measure is None:
+        if isinstance(step, Stop):
+            self._measure, self._stop = None, step
             return None
+        self._measure = step
         return level_from_plan(
             self._plan,
             level=len(judged),
-            connections=self._measure.connections,
-            repeat=self._measure.repeat,
+            connections=step.connections,
+            repeat=step.repeat,
         )
 
     def outlook(self, judged: Sequence[LevelFacts]) -> str | None:
@@ -91,6 +108,11 @@ def ladder_settings(plan: Plan) -> LadderSettings:
         connections=load.connections,
         repeats=load.repeats,
     )
+
+
+def peak_repeats(plan: Plan) -> int:
+    """Return how often the peak is measured again with twice the clients."""
+    return max(1, plan.load.repeats)
 
 
 def planned_levels(plan: Plan) -> list[LevelSpec]:

@@ -4,15 +4,18 @@ A run from its directory to its last file (floor F4): what every command shares;
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import platform
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from importlib import metadata
 from typing import Any
 
 from distbench import __version__
+from distbench.analysis.facts import LevelFacts, level_facts
 from distbench.client.messages import HostInfo
 from distbench.clock import ClockOffset
 from distbench.core.levels import LevelSpec
@@ -25,6 +28,7 @@ from distbench.experiment.observer import Observer
 from distbench.experiment.signals import StopFlag
 from distbench.experiment.target import TargetFacts, request_settings, secret_headers, wire_targets
 from distbench.fleet.base import Fleet, FleetSetup
+from distbench.store.reader import open_run
 from distbench.store.recorder import Recorder
 from distbench.store.rundir import RunDir
 from distbench.store.runinfo import RunInfo, Totals, level_entry
@@ -43,10 +47,11 @@ class Session:
         run_dir: Its directory, made already.
         facts: What the preflight found out.
         workload: The prompts.
-        fleet: Not yet started; ended by its owner, after close().
+        fleet: Gives the clients when entered, and ends them.
         environ: Where the API key is.
         observer: Gets told.
         stop: Set when the user wants to stop.
+        earlier: What run.json said of the part of the run that is gone on with; None: a new run.
     """
 
     def __init__(
@@ -56,29 +61,35 @@ class Session:
         run_dir: RunDir,
         facts: TargetFacts,
         workload: Workload,
-        fleet: Fleet,
+        fleet: AbstractContextManager[Fleet],
         environ: Mapping[str, str],
         observer: Observer,
         stop: StopFlag,
+        earlier: RunInfo | None = None,
     ) -> None:
         self.plan = plan
         self.run_dir = run_dir
         self.facts = facts
-        self.notes: list[str] = list(facts.notes)
-        self.info = RunInfo()
+        self.notes: list[str] = list(dict.fromkeys([*(earlier.notes if earlier else ()), *facts.notes]))
+        self.info = RunInfo() if earlier is None else earlier
         self.workload = workload
-        self._fleet = fleet
+        self._fleets = contextlib.ExitStack()
+        self._fleet_source = fleet
+        self._fleet: Fleet | None = None
         self._headers = secret_headers(plan.target, environ)
         self._observer = observer
         self._stop = stop
         self._recorder = Recorder(run_dir)
         self._scraper: Scraper | None = None
         self._runner: LevelRunner | None = None
-        self._specs: list[dict[str, Any]] = []
+        self._specs: list[dict[str, Any]] = [dict(entry) for entry in (earlier.levels if earlier else ())]
+        self._is_new = earlier is None
 
     @property
     def fleet(self) -> Fleet:
-        """The clients."""
+        """The clients, after open()."""
+        if self._fleet is None:
+            raise RuntimeError("open() comes first")
         return self._fleet
 
     @property
@@ -98,14 +109,8 @@ class Session:
         Raises:
             FleetError: the clients cannot be had. TargetError: one of them cannot reach a target. StoreError: nothing can be written.
         """
-        self._observer.stage("starting clients")
-        hosts = self._fleet.start()
-        self._stop.install()
-        epoch_wall_ns, epoch_ns = time.time_ns(), time.monotonic_ns()
-        self._observer.stage(f"trying the target from {self._fleet.num_clients} clients")
-        self._set_up_clients(epoch_ns)
-        self._observer.stage("comparing clocks")
-        offsets = self._fleet.measure_clocks()
+        epoch_wall_ns, epoch_ns = self._epoch()
+        hosts, offsets = self._adopt(self._fleet_source, epoch_ns)
         self._start_telemetry(epoch_ns)
         # Without the output: the plan repeats the run, and this directory is taken.
         plan_table = {key: value for key, value in plan_to_table(self.plan).items() if key != "output"}
@@ -124,8 +129,45 @@ class Session:
         self.run_dir.write_plan(plan_table)
         self.write_info()
         self._say_spread(hosts)
+        self._make_runner(epoch_ns)
+
+    def swap_fleet(self, fleet: AbstractContextManager[Fleet]) -> None:
+        """
+        End the clients and go on with others.
+
+        Raises: as open().
+        """
+        self._fleets.close()
+        hosts, offsets = self._adopt(fleet, self.info.epoch_monotonic_ns)
+        entry = {
+            "hosts": [dataclasses.asdict(host) for host in hosts],
+            "clock_offsets_start": _offset_entries(offsets),
+        }
+        self.info = dataclasses.replace(self.info, extra={**self.info.extra, "second_fleet": entry})
+        self._make_runner(self.info.epoch_monotonic_ns)
+
+    def _epoch(self) -> tuple[int, int]:
+        """Return the run's epoch as (wall ns, monotonic ns); a run that is gone on with keeps its time axis, by the wall clock."""
+        wall_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
+        if self._is_new:
+            return wall_ns, monotonic_ns
+        return self.info.epoch_wall_ns, monotonic_ns - (wall_ns - self.info.epoch_wall_ns)
+
+    def _adopt(
+        self, fleet: AbstractContextManager[Fleet], epoch_ns: int
+    ) -> tuple[Sequence[HostInfo], Sequence[ClockOffset]]:
+        self._fleet = self._fleets.enter_context(fleet)
+        self._observer.stage("starting clients")
+        hosts = self._fleet.start()
+        self._stop.install()
+        self._observer.stage(f"trying the target from {self._fleet.num_clients} clients")
+        self._set_up_clients(self._fleet, epoch_ns)
+        self._observer.stage("comparing clocks")
+        return hosts, self._fleet.measure_clocks()
+
+    def _make_runner(self, epoch_ns: int) -> None:
         self._runner = LevelRunner(
-            fleet=self._fleet,
+            fleet=self.fleet,
             recorder=self._recorder,
             scraper=self._scraper,
             observer=self._observer,
@@ -133,15 +175,22 @@ class Session:
             epoch_ns=epoch_ns,
         )
 
-    def run_level(self, spec: LevelSpec) -> LevelOutcome:
-        """Run one level; its settings are in run.json before its first request is sent."""
+    def run_level(self, spec: LevelSpec, **more: Any) -> LevelOutcome:
+        """
+        Run one level; its settings are in run.json before its first request is sent.
+
+        Args:
+            spec: The level.
+            more: What else run.json shall say of it.
+        """
         if self._runner is None:
             raise RuntimeError("open() comes first")
-        self._specs.append(level_entry(spec))
+        self._specs.append(level_entry(spec, **more))
         self.write_info()
         outcome = self._runner.run(spec)
         self._specs[-1] = level_entry(
             spec,
+            **more,
             clients=list(outcome.clients),
             order_ns=outcome.order_ns,
             lost_clients={str(client): reason for client, reason in outcome.lost.items()},
@@ -150,6 +199,23 @@ class Session:
             settled=[None if s is None else dataclasses.asdict(s) for s in (outcome.before, outcome.after)],
         )
         return outcome
+
+    @property
+    def next_level(self) -> int:
+        """Number of the next level; those of interrupted levels are not used again."""
+        return len(self._specs)
+
+    def earlier_facts(self) -> list[LevelFacts]:
+        """Return the levels that an earlier part of the run brought to their end; none in a new run."""
+        if self._is_new:
+            return []
+        run = open_run(self.run_dir.uri)
+        ended = [
+            e
+            for e in self._specs
+            if e.get("settled") is not None and not e.get("stopped") and not e.get("lost_clients")
+        ]
+        return [level_facts(run, entry) for entry in ended if entry.get("purpose") is None]
 
     def level_entry(self, level: int) -> Mapping[str, Any]:
         """Return what run.json says of a level."""
@@ -164,23 +230,25 @@ class Session:
 
     def measure_clocks_again(self) -> None:
         """Measure the clock offsets after the load, where all clients still live."""
-        if all(self._fleet.alive()):
-            self.info = dataclasses.replace(
-                self.info, clock_offsets_end=_offset_entries(self._fleet.measure_clocks())
-            )
+        if all(self.fleet.alive()):
+            offsets = _offset_entries(self.fleet.measure_clocks())
+            self.info = dataclasses.replace(self.info, clock_offsets_end=offsets)
 
     def close(self) -> None:
-        """End the telemetry; the fleet is its owner's."""
-        if self._scraper is not None:
-            self._scraper.stop()
+        """End telemetry and clients; a second call does nothing."""
+        try:
+            if self._scraper is not None:
+                self._scraper.stop()
+        finally:
+            self._fleets.close()
 
     def finish(self, status: str, totals: Totals) -> None:
         """Write what is left and the final run.json."""
         self._recorder.close()
         self.write_info(status=status, totals=totals, ended_wall_ns=time.time_ns())
 
-    def _set_up_clients(self, epoch_ns: int) -> None:
-        probes = self._fleet.setup(
+    def _set_up_clients(self, fleet: Fleet, epoch_ns: int) -> None:
+        probes = fleet.setup(
             FleetSetup(
                 targets=wire_targets(self.plan.target, self._headers),
                 target_names=self.plan.target.urls,
