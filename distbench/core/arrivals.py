@@ -44,11 +44,15 @@ def client_offsets_ns(spec: LevelSpec, workload: Workload, *, position: int, num
     """
     offsets = offsets_ns(spec, seed=workload.seed, trace_ns=workload.send_times_ns())
     share = level_share(spec, position=position, num_clients=num_clients, num_targets=1)
-    measured = share.measured[
-        : max(0, len(range(share.measured.start, num_measured(spec, offsets), share.measured.step)))
-    ]
-    slots = [*share.warmup, *(spec.warmup + index for index in measured)]
-    return offsets[np.asarray(slots, dtype=np.int64)]
+    end = min(share.measured.stop, num_measured(spec, offsets))
+    measured = range(share.measured.start, end, share.measured.step)
+    slots = np.concatenate([_array(share.warmup), spec.warmup + _array(measured)])
+    mine: Offsets = offsets[slots[slots < len(offsets)]]
+    return mine
+
+
+def _array(indices: range) -> Offsets:
+    return np.arange(indices.start, indices.stop, indices.step, dtype=np.int64)
 
 
 def num_measured(spec: LevelSpec, offsets: Offsets) -> int:
