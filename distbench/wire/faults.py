@@ -5,6 +5,7 @@ Failures of the wire in the words of the records (floor F2): the one place where
 from __future__ import annotations
 
 import errno
+import os
 import socket
 import ssl
 from collections.abc import Iterator
@@ -125,7 +126,8 @@ def _with_causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _reason(error: OSError) -> str:
-    return (error.strerror or str(error)).lower()
+    # Event loops put texts of their own into strerror; the number's text is always the same.
+    return os.strerror(error.errno or 0).lower()
 
 
 def _tls_reason(error: ssl.SSLError) -> str:
