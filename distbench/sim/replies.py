@@ -148,6 +148,8 @@ class Reply:
 class WholeReply(Reply):
     """An answer as one JSON body."""
 
+    _hold_until: float  # loop time; set by start()
+
     def start(self) -> None:
         """Send nothing yet."""
         self._hold_until = 0.0

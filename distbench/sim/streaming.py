@@ -16,6 +16,18 @@ _SSE_HEADERS = "content-type: text/event-stream; charset=utf-8\r\nvary: Origin\r
 class StreamReply(Reply):
     """An answer as server-sent events: one event per HTTP chunk, all of a step in one send."""
 
+    # Set by start().
+    _events: EventWriter
+    _chunked: bool
+    _first_group: int  # tokens of the first event, and of those after it
+    _group: int
+    _num_told: int  # tokens in events so far
+    _held: (
+        list[tuple[bytes, int]] | None
+    )  # what a fault holds back, with the tokens in it; None: nothing is held
+    _last_held: bool  # the end of the response is among it
+    _stalled: bool
+
     def start(self) -> None:
         """Send the head, before there is any token, as the real server does; or hold it back when it is to be slow."""
         api = self.api
@@ -32,11 +44,13 @@ class StreamReply(Reply):
         self._chunked = request is None or request.chunked_allowed
         if request is not None and not self._chunked:
             request.keep_alive = False
-        self._interval = self.host.settings.stream_interval
+        # The first token goes out alone, later ones in groups of the interval.
+        self._first_group, self._group = 1, self.host.settings.stream_interval
         if self.fault is not None and self.fault.kind == "buffering":
-            self._interval = self.fault.lump_tokens
-        self._num_told = 0  # tokens in events so far
-        self._held: list[tuple[bytes, int]] | None = None
+            self._first_group = self._group = self.fault.lump_tokens
+        self._num_told = 0
+        self._held = None
+        self._last_held = False
         self._stalled = False
         self.truth.status = 200
         head = self.connection.head(200, f"{_SSE_HEADERS}{self.extra_headers}{self._body_header()}")
@@ -53,15 +67,8 @@ class StreamReply(Reply):
             return
         made = request.num_output_tokens
         finished = request.finish_reason is not None
-        # The first token goes out alone, later ones in groups of the interval.
-        if not finished and self._num_told and made - self._num_told < self._interval:
-            return
-        if (
-            not finished
-            and self.fault is not None
-            and self.fault.kind == "buffering"
-            and made < self._interval
-        ):
+        group = self._group if self._num_told else self._first_group
+        if not finished and made - self._num_told < group:
             return
         events = []
         if self._num_told == 0 and (role := self._events.role()):
@@ -144,7 +151,7 @@ class StreamReply(Reply):
         for _, num_tokens in held:
             self._stamp(num_tokens, last=self._last_held)
         self.connection.send(b"".join([data for data, _ in held]))
-        if held and self._last_held:
+        if self._last_held:
             self._finish()
 
     def _finish(self) -> None:
