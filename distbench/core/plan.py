@@ -374,6 +374,8 @@ class Plan:
             checks.add(f"{self.command} takes one number of connections; capacity takes a list")
         if self.command != "shapes" and len(self.prompts.users_per_request) > 1:
             checks.add(f"{self.command} takes one number of users-per-request; shapes takes a list")
+        if self.command == "shapes" and self.prompts.dataset == "trace":
+            checks.add("shapes packs user messages; the requests of dataset trace are recorded as they are")
         if self.load.pattern == "trace" and self.prompts.dataset != "trace":
             checks.add("pattern trace needs dataset trace: its timestamps are the schedule")
         if self.command != "run" and self.load.pattern != "burst":

@@ -37,6 +37,7 @@ class ReplayWorkload:
         conversations: As core/datasets.py reads them; not empty. Each turn's messages begin with those of the turn before.
         report: What was read.
         max_model_len: Turns that cannot fit it, and those after them, are left out; None: not known.
+        population: Measured user messages of a level over all packings; the last request holds what is left. None: no end.
 
     Raises:
         PlanError: no turn fits.
@@ -49,8 +50,10 @@ class ReplayWorkload:
         report: DatasetReport,
         *,
         max_model_len: int | None = None,
+        population: int | None = None,
     ) -> None:
         self.plan = plan
+        self.population = population
         self.report = report
         chats: list[bytes] = []
         table: list[tuple[int, int, int, int]] = []
@@ -97,10 +100,13 @@ class ReplayWorkload:
             PlanError: rows that are more than one user message behind a system message are to be packed.
         """
         first = index * users_per_request
+        last = first + users_per_request
+        if self.population is not None and phase is Phase.MEASURED:
+            last = min(last, self.population)
         lap, row = divmod(first, len(self._table))
         messages = self._messages(row)
         max_tokens = self._max_tokens(row)
-        for other in range(first + 1, first + users_per_request):
+        for other in range(first + 1, last):
             messages += _packable(self._messages(other % len(self._table)))
             max_tokens += self._max_tokens(other % len(self._table))
         if users_per_request > 1:

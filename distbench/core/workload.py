@@ -40,7 +40,7 @@ def build_workload(
         calibration: What is known of the tokenizer; None: nothing, lengths are approximate.
         max_model_len: Context of the served model; None: not known. Rows of a data set that cannot fit are left out and counted
             (num_too_long), drawn lengths of synthetic messages are lowered to what fits one message per request.
-        population: Synthetic: measured user messages of each level (the shapes experiment); None: as many as the requests hold.
+        population: Measured user messages of each level (the shapes experiment); None: as many as the requests hold.
 
     Returns:
         Picklable; equal arguments give equal prompts everywhere.
@@ -69,8 +69,10 @@ def build_workload(
         return workload
     read = read_sharegpt if prompts.dataset == "sharegpt" else read_jsonl
     conversations, report = read(dataset_lines, path)
-    replay = ReplayWorkload(prompts, conversations, report, max_model_len=max_model_len)
-    if max(prompts.users_per_request) > 1:
+    replay = ReplayWorkload(
+        prompts, conversations, report, max_model_len=max_model_len, population=population
+    )
+    if plan.command == "shapes" or max(prompts.users_per_request) > 1:
         replay.check_packing()
     return replay
 

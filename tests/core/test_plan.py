@@ -193,6 +193,11 @@ def test_where_problems() -> None:
             "capacity finds what the server can carry: only pattern burst keeps its queue full",
         ),
         (
+            "shapes",
+            {"prompts": PromptPlan(dataset="trace", dataset_path="f")},
+            "shapes packs user messages; the requests of dataset trace are recorded as they are",
+        ),
+        (
             "run",
             {"load": LoadPlan(pattern="trace")},
             "pattern trace needs dataset trace: its timestamps are the schedule",

@@ -82,6 +82,15 @@ def test_rows_of_one_user_message_can_be_packed() -> None:
     assert (one.max_tokens, one.user_messages) == (10, 2)
 
 
+def test_the_last_packed_request_holds_what_is_left_of_the_population() -> None:
+    """3 rows packed in twos: the second request holds one; the warm-up has no end."""
+    report = DatasetReport(read=3, used=3)
+    plan = PromptPlan(dataset="jsonl", dataset_path="f")
+    workload = ReplayWorkload(plan, [[Turn((U1,))]] * 3, report, population=3)
+    assert prompt(workload, 1, users=2).user_messages == 1
+    assert prompt(workload, 1, users=2, phase=Phase.WARMUP).user_messages == 2
+
+
 @pytest.mark.parametrize("conversation", [CONVERSATION, [Turn((U1, A1, U2))]], ids=["turns", "chat"])
 def test_conversations_cannot_be_packed(conversation: list[Turn]) -> None:
     """Said before the run."""

@@ -99,6 +99,8 @@ def test_packing_of_conversations_is_refused() -> None:
     ]
     with pytest.raises(PlanError, match="cannot pack conversations"):
         build_workload(plan(dataset="jsonl", dataset_path="f", users_per_request=2), dataset_lines=lines)
+    with pytest.raises(PlanError, match="cannot pack conversations"):
+        build_workload(plan("shapes", dataset="jsonl", dataset_path="f"), dataset_lines=lines)
 
 
 def test_a_timed_trace_is_as_long_as_it_is() -> None:
