@@ -158,7 +158,13 @@ def _changes_chart(point: Point) -> Chart:
     )
     made.update_layout(
         **layout(90 + 34 * len(changes), hovermode="closest"),
-        xaxis=axis("change of the candidate, %", zeroline=True, zerolinecolor=MUTED, zerolinewidth=2),
+        xaxis=axis(
+            "change of the candidate, %",
+            rangemode="tozero",
+            zeroline=True,
+            zerolinecolor=MUTED,
+            zerolinewidth=2,
+        ),
         yaxis=axis(""),
     )
     return plain(made)
