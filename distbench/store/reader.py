@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from distbench.errors import StoreError
@@ -107,9 +108,19 @@ class RunData:
         """Return the health samples of all clients."""
         return self._table("clients", CLIENTS, None)
 
-    def server(self) -> pa.Table:
-        """Return the scraped series of all targets."""
-        return self._table("server", SERVER, None)
+    def server(self, *, between_ns: tuple[int, int] | None = None) -> pa.Table:
+        """
+        Return the scraped series of all targets.
+
+        Args:
+            between_ns: Only what was scraped from the one time to the other, both included; other parts are not even read.
+        """
+        if between_ns is None:
+            return self._table("server", SERVER, None)
+        start_ns, end_ns = (pa.scalar(t, pa.int64()) for t in between_ns)
+        table = self._table("server", SERVER, None, lambda file: _may_hold(file, "time_ns", between_ns))
+        times = table["time_ns"]
+        return table.filter(pc.and_(pc.greater_equal(times, start_ns), pc.less_equal(times, end_ns)))
 
     def levels(self) -> pa.Table:
         """Return levels.parquet; empty where the run did not come so far."""
@@ -135,18 +146,28 @@ class RunData:
     def _parts(self, folder: str) -> list[str]:
         return [name for name in self._storage.names(folder) if name.endswith(".parquet")]
 
-    def _table(self, folder: str, schema: pa.Schema, columns: Sequence[str] | None) -> pa.Table:
+    def _table(
+        self,
+        folder: str,
+        schema: pa.Schema,
+        columns: Sequence[str] | None,
+        wants: Callable[[pq.ParquetFile], bool] = lambda _: True,
+    ) -> pa.Table:
         wanted = _subset(schema, columns)
         with ThreadPoolExecutor(_READERS) as pool:
-            read = pool.map(lambda name: self._read_part(name, wanted), self._parts(folder))
+            read = pool.map(lambda name: self._read_part(name, wanted, wants), self._parts(folder))
             tables = [table for table in read if table is not None]
         return pa.concat_tables(tables) if tables else wanted.empty_table()
 
-    def _read_part(self, name: str, schema: pa.Schema) -> pa.Table | None:
+    def _read_part(
+        self, name: str, schema: pa.Schema, wants: Callable[[pq.ParquetFile], bool] = lambda _: True
+    ) -> pa.Table | None:
         try:
             with self._storage.open(name) as source:
                 coded = [f.name for f in schema if pa.types.is_dictionary(f.type)]
                 file = pq.ParquetFile(source, read_dictionary=coded)
+                if not wants(file):
+                    return None
                 present = [column for column in schema.names if column in file.schema_arrow.names]
                 table = file.read(columns=present, use_threads=False)
             return _conform(table, schema)
@@ -157,6 +178,16 @@ class RunData:
 
 def _subset(schema: pa.Schema, columns: Sequence[str] | None) -> pa.Schema:
     return schema if columns is None else pa.schema([schema.field(name) for name in columns])
+
+
+def _may_hold(file: pq.ParquetFile, column: str, between: tuple[int, int]) -> bool:
+    """Tell by its statistics whether a part can have a value of a column from the one to the other; True where it has none."""
+    at = file.schema_arrow.names.index(column)
+    for group in range(file.metadata.num_row_groups):
+        found: Any = file.metadata.row_group(group).column(at).statistics
+        if found is None or not found.has_min_max or (found.min <= between[1] and found.max >= between[0]):
+            return True
+    return False
 
 
 def _coded(schema: pa.Schema) -> pa.Schema:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -43,8 +44,8 @@ def clients_table(times_ns: list[int], *, client: int = 0) -> pa.Table:
     return pa.Table.from_pylist([{**fixed, "client": client, "time_ns": t} for t in times_ns], schema=CLIENTS)
 
 
-def server_table(values: list[float | None]) -> pa.Table:
-    """Return one series of one target."""
+def server_table(values: Sequence[float | None], *, first_ns: int = 0) -> pa.Table:
+    """Return one series of one target, a value each ns."""
     labels = [("engine", "0")]
     rows = [
         {
@@ -54,6 +55,6 @@ def server_table(values: list[float | None]) -> pa.Table:
             "labels": labels,
             "value": v,
         }
-        for i, v in enumerate(values)
+        for i, v in enumerate(values, first_ns)
     ]
     return pa.Table.from_pylist(rows, schema=SERVER)

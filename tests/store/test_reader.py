@@ -71,6 +71,22 @@ def test_what_was_not_written_yet_is_empty_with_its_schema(run_path: Path) -> No
     assert data.server().schema == SERVER
 
 
+def test_server_rows_are_read_by_time(tmp_path: Path) -> None:
+    """Only the scrapes between two times come, both included, and parts outside are not opened for their rows."""
+    run = RunDir.create(tmp_path / "run")
+    run.write_info(RunInfo())
+    recorder = Recorder(run)
+    for first in (0, 10, 20):
+        recorder.add_server(server_table([1.0] * 5, first_ns=first))
+        recorder.flush()
+    data = open_run(run.uri)
+    assert data.server().num_rows == 15
+    assert data.server(between_ns=(4, 11))["time_ns"].to_pylist() == [4, 10, 11]
+    assert data.server(between_ns=(30, 40)).schema == SERVER
+    table = data.requests(coded=True)
+    assert pa.types.is_dictionary(table.schema.field("outcome").type)
+
+
 @pytest.mark.parametrize(
     "damage",
     [
