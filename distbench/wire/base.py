@@ -70,7 +70,8 @@ class Exchange:
 
     Attributes:
         first_sent_ns: Just before the first attempt was written; sent_ns: before the last one. None: never written.
-        connect_ns: Duration of connecting for this request; None where an open connection was used.
+        connect_ns: Duration of connecting for this request (of a connect() ahead of it: told by the first request after it); None
+            where the connection had served before.
         first_byte_ns: Arrival of the first byte of the final response's head (1xx responses do not count).
         end_ns: Arrival of the last body byte, or the time of the failure.
         status: HTTP status; None where no head arrived.
@@ -79,7 +80,7 @@ class Exchange:
         stamps_ns: Arrival of each piece of body, same length; equal stamps mean nothing here, equal reads do.
         complete: The body arrived whole.
         cut: We ended it (cancelled at a deadline or an interrupt); then error_kind is None.
-        reads: Successful reads of the socket; bytes_received: their sum, heads and framing included.
+        reads: Reads that brought bytes of the answer; bytes_received: their sum, heads and framing included (decrypted, under TLS).
         attempts: Times the request was written; reconnects: those of them on a fresh connection after a stale one.
         stamp: KERNEL where every read bore a kernel stamp.
         client_lag_ns: Worst kernel-to-user delay of the reads; None without kernel stamps.

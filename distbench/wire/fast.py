@@ -36,7 +36,7 @@ class FastConnection:
     """
 
     __slots__ = (
-        "_clock", "_deadlines", "_dialer", "_exchange", "_link", "_loop", "_max_bytes", "_partial", "_preopened_ns", "_reader",
+        "_clock", "_deadlines", "_dialer", "_exchange", "_has_begun", "_link", "_loop", "_max_bytes", "_partial", "_preopened_ns", "_reader",
         "_recvmsg", "_target", "_timer", "_tls", "_unsent", "_waiter",
     )  # fmt: skip
 
@@ -65,6 +65,7 @@ class FastConnection:
         self._reader: ResponseReader | None = None
         self._waiter: asyncio.Future[WireFault | None] | None = None
         self._unsent = b""
+        self._has_begun = False
         self._clock = ReadClock()
 
     @property
@@ -132,7 +133,8 @@ class FastConnection:
         link, loop = self._link, self._loop
         if link is None or loop is None:  # closed by the peer between opening and sending
             return no_answer_fault(tls=self._dialer.head.is_tls)
-        self._reader = ResponseReader(exchange)
+        self._reader = ResponseReader(exchange, self._max_bytes)
+        self._has_begun = False
         self._waiter = waiter = loop.create_future()
         self._exchange = exchange
         self._clock.reset()
@@ -152,7 +154,7 @@ class FastConnection:
 
     def _was_stale(self, fault: WireFault) -> bool:
         """Tell whether an attempt on an open connection ended without a byte of an answer, by a close or a reset."""
-        return fault.kind is ErrorKind.RESET and self._reader is not None and not self._reader.begun
+        return fault.kind is ErrorKind.RESET and not self._has_begun
 
     def _send(self, output: bytes) -> None:
         link, loop = self._link, self._loop
@@ -199,20 +201,15 @@ class FastConnection:
             self._end(connection_fault(error))
             return False
         stamp_ns = self._clock.arrival_ns(ancillary)
-        exchange, reader = self._exchange, self._reader
-        if not data or exchange is None or reader is None:
+        reader = self._reader
+        if not data or reader is None:
             self._on_unexpected(data)
             return False
-        exchange.reads += 1
-        exchange.bytes_received += len(data)
         if self._tls is not None:
             data = self._decrypt(data)
         if data and reader.feed(data, stamp_ns):
-            exchange.end_ns = stamp_ns
-            self._end(reader.fault)
-        elif exchange.bytes_received > self._max_bytes:
-            self._end(_too_long(self._max_bytes))
-        elif self._tls is not None and self._tls.closed and self._exchange is exchange:
+            self._end(reader.fault, stamp_ns)
+        elif self._tls is not None and self._tls.closed:
             self._on_unexpected(b"")
         return True
 
@@ -237,9 +234,9 @@ class FastConnection:
             self._end(no_answer_fault(tls=self._dialer.head.is_tls))
         else:
             reader.end_of_input()
-            if exchange.complete:
-                exchange.end_ns = exchange.stamps_ns[-1] if exchange.stamps_ns else monotonic_ns()
-            self._end(reader.fault)
+            self._end(
+                reader.fault, exchange.stamps_ns[-1] if exchange.complete and exchange.stamps_ns else None
+            )
 
     def _on_timer(self) -> None:
         """Judge the limits, once everything was taken in that had come before this late moment."""
@@ -257,33 +254,39 @@ class FastConnection:
         elif look_ns is not None:
             self._timer.wake_by(look_ns)
 
-    def _end(self, fault: WireFault | None) -> None:
-        """End the exchange in flight, and the connection where it cannot be used again."""
+    def _end(self, fault: WireFault | None, end_ns: int | None = None) -> None:
+        """End the exchange in flight, at a stamp or now, and the connection where it cannot be used again."""
         exchange, reader = self._exchange, self._reader
         if exchange is None or reader is None:
             self._drop_link()
             return
-        if fault is not None or not reader.reusable or self._unsent or not self._target.keepalive:
+        is_spent = self._unsent or not self._target.keepalive or (self._tls is not None and self._tls.closed)
+        if fault is not None or not reader.reusable or is_spent:
             self._drop_link()
-        self._close_books(exchange)
-        self._exchange = None
+        self._close_books(exchange, end_ns)
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(fault)
 
     def _give_up(self, exchange: Exchange) -> None:
         """Keep what had arrived of a cancelled exchange."""
-        self._close_books(exchange)
+        self._close_books(exchange, None)
         exchange.cut = not exchange.complete
-        self._exchange = None
         self._partial = exchange
         self._drop_link()
 
-    def _close_books(self, exchange: Exchange) -> None:
+    def _close_books(self, exchange: Exchange, end_ns: int | None) -> None:
         if exchange.end_ns is None:
-            exchange.end_ns = monotonic_ns()
+            exchange.end_ns = monotonic_ns() if end_ns is None else end_ns
+        reader, clock = self._reader, self._clock
+        self._exchange = self._reader = None
+        if reader is None:
+            return
+        self._has_begun = reader.begun
+        exchange.reads += reader.num_reads
+        exchange.bytes_received += reader.num_bytes
         if exchange.reads:
-            exchange.stamp = Stamp.USER if self._clock.is_user else Stamp.KERNEL
-            exchange.client_lag_ns = None if self._clock.worst_lag_ns < 0 else self._clock.worst_lag_ns
+            exchange.stamp = Stamp.USER if clock.is_user else Stamp.KERNEL
+            exchange.client_lag_ns = None if clock.worst_lag_ns < 0 else clock.worst_lag_ns
 
     def _drop_link(self) -> None:
         link, loop = self._link, self._loop
@@ -303,9 +306,3 @@ def _failed(exchange: Exchange, fault: WireFault) -> Exchange:
     if exchange.end_ns is None:
         exchange.end_ns = monotonic_ns()
     return exchange
-
-
-def _too_long(max_bytes: int) -> WireFault:
-    return WireFault(
-        ErrorKind.CLIENT_LIMIT, f"the answer is longer than this client's own cap of {max_bytes} bytes"
-    )

@@ -10,7 +10,7 @@ from distbench.wire.chunked import WHOLE_CHUNK_LINES, ChunkDecoder, ChunkError
 from distbench.wire.faults import WireFault
 from distbench.wire.head import Framing, Head, HeadError, TlsSpokenError, end_of_head, parse_head
 
-_CRLF = b"\r\n"
+_CR, _LF = b"\r\n"
 
 
 class ResponseReader:
@@ -24,22 +24,16 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_at_chunk",
-        "_body",
-        "_chunks",
-        "_exchange",
-        "_framing",
-        "_head_bytes",
-        "_keepalive",
-        "_left",
-        "_stamps",
-        "begun",
-        "fault",
-        "reusable",
-    )
+        "_at_chunk", "_body", "_bytes_left", "_chunks", "_exchange", "_framing", "_head_bytes", "_keepalive", "_left", "_max_bytes",
+        "_num_other_pieces", "_num_other_reads", "_stamps", "begun", "fault", "reusable",
+    )  # fmt: skip
 
-    def __init__(self, exchange: Exchange) -> None:
+    def __init__(self, exchange: Exchange, max_bytes: int) -> None:
         self._exchange = exchange
+        self._max_bytes = max_bytes
+        self._bytes_left = max_bytes
+        self._num_other_reads = 0
+        self._num_other_pieces = 0
         self._body = exchange.body
         self._stamps = exchange.stamps_ns
         self._at_chunk = False
@@ -63,16 +57,20 @@ class ResponseReader:
         Returns:
             True where the response has ended, whole (complete is set) or broken (fault is set); feed no more then.
         """
+        size = len(data)
+        self._bytes_left -= size
         if self._at_chunk:
-            line = WHOLE_CHUNK_LINES.get(len(data))
-            if line is not None and data.startswith(line) and data.endswith(_CRLF):
+            line = WHOLE_CHUNK_LINES.get(size)
+            if line is not None and data.startswith(line) and data[-1] == _LF and data[-2] == _CR:
                 # One whole chunk and nothing else: the decoder's state is the same behind it as before.
                 self._body.append(data[len(line) : -2])
                 self._stamps.append(stamp_ns)
-                return False
-        if self._framing is None:
-            return self._feed_head(data, stamp_ns)
-        return self._feed_body(data, stamp_ns)
+                return self._bytes_left < 0 and self._end_too_long()
+        self._num_other_reads += 1
+        num_pieces = len(self._body)
+        has_ended = (self._feed_head if self._framing is None else self._feed_body)(data, stamp_ns)
+        self._num_other_pieces += len(self._body) - num_pieces
+        return has_ended or (self._bytes_left < 0 and self._end_too_long())
 
     def end_of_input(self) -> None:
         """Take the end of the connection: it completes a body that runs to it, and cuts any other."""
@@ -86,6 +84,21 @@ class ResponseReader:
             self.fault = WireFault(
                 ErrorKind.TRUNCATED, "the server closed the connection before the end of the body"
             )
+
+    @property
+    def num_reads(self) -> int:
+        """Number of times that feed() was called: each whole chunk was one, the others were counted."""
+        return len(self._body) - self._num_other_pieces + self._num_other_reads
+
+    @property
+    def num_bytes(self) -> int:
+        """Number of bytes fed, framing included."""
+        return self._max_bytes - self._bytes_left
+
+    def _end_too_long(self) -> bool:
+        text = f"the answer is longer than this client's own cap of {self._max_bytes} bytes"
+        self.fault = WireFault(ErrorKind.CLIENT_LIMIT, text)
+        return True
 
     def _feed_head(self, data: bytes, stamp_ns: int) -> bool:
         self.begun = True
