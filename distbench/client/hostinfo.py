@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 
 from distbench import __version__
-from distbench.client.limits import raise_open_files
+from distbench.client.limits import local_ports, raise_open_files
 from distbench.client.messages import HostInfo
 from distbench.clock import clock_identity
 from distbench.wire import stamps
@@ -48,6 +48,7 @@ def host_info(
         ray=ray,
         num_cpus=len(os.sched_getaffinity(0)),
         open_files_limit=raise_open_files(),
+        local_ports=local_ports(),
         proxies=proxies_in_effect() if trust_env else {},
         uvloop=uvloop,
         kernel_stamps=kernel_stamps_work(),

@@ -98,6 +98,7 @@ class HostInfo:
         python, distbench, ray: Versions; ray is "" without Ray.
         num_cpus: CPUs it may run on.
         open_files_limit: Soft limit of open files after raising it.
+        local_ports: Local ports that the machine's kernel hands out for connections to one address.
         proxies: Proxy variables in effect by name, credentials masked; empty where trust_env is off.
         uvloop: Whether its loop is uvloop.
         kernel_stamps: Whether the kernel stamps what it receives.
@@ -114,6 +115,7 @@ class HostInfo:
     ray: str
     num_cpus: int
     open_files_limit: int
+    local_ports: int
     proxies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     uvloop: bool = True
     kernel_stamps: bool = True

@@ -7,6 +7,7 @@ error or a lost client, never a hang.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +25,7 @@ from distbench.fleet.base import FleetSetup, start_lead_s
 from distbench.fleet.pinger import Pinger
 from distbench.fleet.placement import Node, PlacementRules, place
 from distbench.fleet.ray_actor import LoadClientActor
-from distbench.fleet.ray_level import RayLevelRun
+from distbench.fleet.ray_level import SILENCE_LIMIT_S, RayLevelRun
 from distbench.fleet.ray_runtime import RayRuntime
 from distbench.units import s_to_ns
 
@@ -50,6 +51,7 @@ class RayFleet:
         trust_env: bool = False,
         ping_interval_s: float = _PING_INTERVAL_S,
         silence_limit_s: float = DEFAULT_SILENCE_LIMIT_S,
+        client_silence_limit_s: float = SILENCE_LIMIT_S,
         start_limit_s: float = _START_LIMIT_S,
     ) -> None:
         """
@@ -62,6 +64,7 @@ class RayFleet:
             trust_env: Whether proxy variables are obeyed.
             ping_interval_s: Time between the driver's signs of life; 0 or less: none (tests).
             silence_limit_s: Silence of the driver after which a client stops its load.
+            client_silence_limit_s: Silence of a client in a level after which it is lost.
             start_limit_s: How long all clients together may take to come up.
         """
         self._asked = num_clients
@@ -70,6 +73,7 @@ class RayFleet:
         self._trust_env = trust_env
         self._ping_interval_s = ping_interval_s
         self._silence_limit_s = silence_limit_s
+        self._client_silence_limit_s = client_silence_limit_s
         self._start_limit_s = start_limit_s
         self._actors: list[Any] = []
         self._hosts: list[HostInfo] = []
@@ -169,7 +173,13 @@ class RayFleet:
                 num_returns="streaming", _generator_backpressure_num_objects=_UNTAKEN_ITEMS
             )
             streams[client] = run_level.remote(order)
-        return RayLevelRun(streams, dict(enumerate(self._actors)), start_ns=start_ns, on_lost=self._lose)
+        return RayLevelRun(
+            streams,
+            dict(enumerate(self._actors)),
+            start_ns=start_ns,
+            on_lost=self._lose,
+            silence_limit_s=self._client_silence_limit_s,
+        )
 
     def alive(self) -> Sequence[bool]:
         """Return whether each client can take another level."""
@@ -223,7 +233,8 @@ class RayFleet:
         """Send a ping to every live client; one whose last ping is unanswered gets another, none is waited for."""
         for client, actor in enumerate(self._actors):
             if client not in self._lost:
-                self._pings[client] = actor.ping.remote()
+                with contextlib.suppress(RayError):
+                    self._pings[client] = actor.ping.remote()
 
     def _lose(self, client: int, reason: str) -> None:
         self._lost[client] = reason

@@ -32,7 +32,7 @@ class RayLevelRun:
         *,
         start_ns: int,
         on_lost: Callable[[int, str], None],
-        silence_limit_s: float = SILENCE_LIMIT_S,
+        silence_limit_s: float,
     ) -> None:
         """
         Follow a level.

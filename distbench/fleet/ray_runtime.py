@@ -14,7 +14,7 @@ import shutil
 import socket
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -29,6 +29,10 @@ _OBJECT_STORE_BYTES = 256 * 2**20
 # Ray puts unix sockets in its folder, whose whole path the kernel limits to 107 bytes.
 _MAX_TEMP_PATH = 40
 _REMOVE_TRIES = 20
+_ENVIRONMENT = {
+    # Pings of a client that died are not worth a message each: its loss is told once.
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+}
 _LOCAL_ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     # Loopback only: a token would be written to the user's home and change how later clusters of that user start.
@@ -74,6 +78,7 @@ class RayRuntime:
             return
         if ray.is_initialized():
             raise FleetError("this process already uses Ray; a run needs a process of its own")
+        self._set_environment(_ENVIRONMENT)
         if self._address is None:
             self._start_own()
         else:
@@ -99,10 +104,13 @@ class RayRuntime:
             _remove(self._folder)
             self._folder = None
 
-    def _start_own(self) -> None:
-        for name, value in _LOCAL_ENVIRONMENT.items():
+    def _set_environment(self, variables: Mapping[str, str]) -> None:
+        for name, value in variables.items():
             self._saved_environment[name] = os.environ.get(name)
             os.environ[name] = value
+
+    def _start_own(self) -> None:
+        self._set_environment(_LOCAL_ENVIRONMENT)
         self._folder = _short_folder()
         try:
             with _loopback_only():

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def ray_cluster() -> Iterator[tuple[str, Path]]:
-    """Give the address and the folder of a cluster: a head without CPUs, three nodes with two each, one of them with a GPU."""
+    """Give the address and the folder of a cluster: a head without CPUs, two nodes with two each."""
     with ray_nodes(
         {"num_cpus": 2, "resources": {"client_host": 1}},
         {"num_cpus": 2, "labels": {"zone": "b"}},
-        {"num_cpus": 2, "num_gpus": 1},
     ) as cluster:
         yield cluster
 
