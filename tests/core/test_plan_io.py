@@ -99,11 +99,11 @@ def test_all_problems_of_all_sources_and_groups_are_told_at_once() -> None:
     """Unknown key, unreadable value in the file, unreadable flag, a group's check, and a contradiction between groups."""
     found = problems(
         file={
-            "typpo": 1,
+            "typpo": 1,  # codespell:ignore typpo
             "requests": "many",
             "no-stream": True,
             "slo": {"ttft": 1},
-        },  # codespell:ignore typpo
+        },
         duration="soon",
         max_failures="0.5",
     )
