@@ -23,13 +23,13 @@ from distbench.sim.embedded import EmbeddedServer
 from distbench.sim.settings import SimSettings
 from tests.support.vllm import MODEL, VllmServers
 
-_REQUESTS = 24
+_REQUESTS = 16
 _SHAPES = (("chat", 1), ("chat", 3), ("completions", 2))
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def sim() -> Iterator[str]:
-    """Serve the simulator."""
+    """Serve the simulator to all tests of this file: their levels differ, so its cache is cold at each."""
     with EmbeddedServer(SimSettings(model=MODEL)) as server:
         yield server.url
 
