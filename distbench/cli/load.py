@@ -42,14 +42,15 @@ def shapes(context: click.Context, /, **_: Any) -> int:
 
 
 def _execute(command: str, context: click.Context) -> int:
-    from distbench.cli.live import make_observer
-    from distbench.experiment.commands import resume_run, run_plan
-    from distbench.experiment.dry_run import describe_plan
-
     params = context.params
     out = claim_stdout()
     resume = params.get("resume")
     plan = plan_from_context(command, context) if resume is None else resumed_plan(resume, context)
+    # Arrow and the rest take a second to import; nobody should wait for them to hear of a typo.
+    from distbench.cli.live import make_observer
+    from distbench.experiment.commands import resume_run, run_plan
+    from distbench.experiment.dry_run import describe_plan
+
     if params["dry_run"]:
         _print(out, describe_plan(plan), as_json=params["as_json"])
         return 0
