@@ -27,6 +27,7 @@ class Node:
         address: IP.
         hostname: Of the machine.
         cpus: Free CPUs, whole ones.
+        total_cpus: CPUs in use or not.
         gpus: GPUs, in use or not.
         resources: All resources by name, in use or not.
         labels: Ray's node labels.
@@ -37,6 +38,7 @@ class Node:
     address: str
     hostname: str
     cpus: int
+    total_cpus: int
     gpus: float
     resources: Mapping[str, float]
     labels: Mapping[str, str]
@@ -70,6 +72,18 @@ def client_nodes(nodes: Sequence[Node], rules: PlacementRules) -> list[Node]:
     return sorted(fitting, key=lambda node: (node.address, node.node_id))
 
 
+def is_settling(num_clients: int, nodes: Sequence[Node], rules: PlacementRules) -> bool:
+    """
+    Tell whether waiting a little may give more places: CPUs are in use that would be needed.
+
+    They may be those of a run that has just ended.
+    """
+    candidates = client_nodes(nodes, rules)
+    free = sum(_room(node.cpus, rules) for node in candidates)
+    in_all = sum(_room(node.total_cpus, rules) for node in candidates)
+    return free < min(num_clients, in_all)
+
+
 def place(num_clients: int, nodes: Sequence[Node], rules: PlacementRules) -> list[Node]:
     """
     Return the node of each client.
@@ -86,7 +100,7 @@ def place(num_clients: int, nodes: Sequence[Node], rules: PlacementRules) -> lis
         PlacementError: fewer places than asked, or none; both numbers are in the message.
     """
     candidates = client_nodes(nodes, rules)
-    room = [_room(node, rules) for node in candidates]
+    room = [_room(node.cpus, rules) for node in candidates]
     places = sum(room)
     if places == 0 or (places < num_clients and not rules.allow_fewer):
         raise PlacementError(_too_few(num_clients, places, candidates, nodes, rules))
@@ -129,15 +143,15 @@ def _fits(node: Node, rules: PlacementRules) -> bool:
     return True
 
 
-def _room(node: Node, rules: PlacementRules) -> int:
-    return node.cpus if rules.per_node is None else min(node.cpus, rules.per_node)
+def _room(cpus: int, rules: PlacementRules) -> int:
+    return cpus if rules.per_node is None else min(cpus, rules.per_node)
 
 
 def _too_few(
     num_clients: int, places: int, candidates: Sequence[Node], nodes: Sequence[Node], rules: PlacementRules
 ) -> str:
     parts = [
-        f"{node.hostname or node.address}: {_room(node, rules)} of {node.cpus} free CPUs"
+        f"{node.hostname or node.address}: {_room(node.cpus, rules)} (of {node.total_cpus} CPUs {node.cpus} are free)"
         for node in candidates
     ]
     if rules.resource is not None:

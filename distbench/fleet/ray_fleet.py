@@ -23,7 +23,7 @@ from distbench.core.levels import LevelSpec
 from distbench.errors import ClientStartTimeout, FleetError
 from distbench.fleet.base import FleetSetup, start_lead_s
 from distbench.fleet.pinger import Pinger
-from distbench.fleet.placement import Node, PlacementRules, place
+from distbench.fleet.placement import Node, PlacementRules, is_settling, place
 from distbench.fleet.ray_actor import LoadClientActor
 from distbench.fleet.ray_level import SILENCE_LIMIT_S, RayLevelRun
 from distbench.fleet.ray_runtime import RayRuntime
@@ -31,6 +31,9 @@ from distbench.units import s_to_ns
 
 _START_LIMIT_S = 60.0
 _SETUP_LIMIT_S = 90.0
+# The CPUs of a run that has just ended are free again only a moment later.
+_PLACES_LIMIT_S = 5.0
+_PLACES_POLL_S = 0.25
 _PING_LIMIT_S = 5.0
 _CLOSE_LIMIT_S = 5.0
 _PING_INTERVAL_S = 1.0
@@ -96,7 +99,7 @@ class RayFleet:
             PlacementError: fewer places than asked; ClientStartTimeout: a client does not come up; FleetError: Ray does not.
         """
         self._runtime.start()
-        for client, node in enumerate(place(self._asked, self._runtime.nodes(), self._rules)):
+        for client, node in enumerate(self._places()):
             self._actors.append(self._make_actor(client, node))
         try:
             self._hosts = self._get_all([actor.info.remote() for actor in self._actors], self._start_limit_s)
@@ -198,6 +201,14 @@ class RayFleet:
         for actor in self._actors:
             ray.kill(actor, no_restart=True)
         self._actors = []
+
+    def _places(self) -> list[Node]:
+        deadline_s = time.monotonic() + _PLACES_LIMIT_S
+        nodes = self._runtime.nodes()
+        while is_settling(self._asked, nodes, self._rules) and time.monotonic() < deadline_s:
+            time.sleep(_PLACES_POLL_S)
+            nodes = self._runtime.nodes()
+        return place(self._asked, nodes, self._rules)
 
     def _make_actor(self, client: int, node: Node) -> Any:
         wrapped: Any = ray.remote(LoadClientActor)

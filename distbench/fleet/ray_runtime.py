@@ -217,6 +217,7 @@ def _nodes() -> Iterator[Node]:
             address=info["NodeManagerAddress"],
             hostname=info["NodeManagerHostname"],
             cpus=int(free.get(node_id, resources).get("CPU", 0)),
+            total_cpus=int(resources.get("CPU", 0)),
             gpus=float(resources.get("GPU", 0)),
             resources=resources,
             labels=dict(info.get("Labels") or {}),

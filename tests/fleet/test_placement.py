@@ -5,13 +5,13 @@ import collections
 import pytest
 
 from distbench.errors import PlacementError
-from distbench.fleet.placement import Node, PlacementRules, place, plan_clients
+from distbench.fleet.placement import Node, PlacementRules, is_settling, place, plan_clients
 
 
 def node(name: str, cpus: int = 8, **changes: object) -> Node:
     """Return a node."""
     values = {
-        "node_id": name, "address": name, "hostname": name, "cpus": cpus, "gpus": 0.0, "resources": {}, "labels": {},
+        "node_id": name, "address": name, "hostname": name, "cpus": cpus, "total_cpus": cpus, "gpus": 0.0, "resources": {}, "labels": {},
         "is_driver": False, **changes,
     }  # fmt: skip
     return Node(**values)  # type: ignore[arg-type]
@@ -83,6 +83,15 @@ def test_default_clients_follow_the_load_and_leave_the_driver_a_cpu(
 ) -> None:
     """One client per 256 connections, at most one per free CPU."""
     assert plan_clients(connections, nodes, PlacementRules()) == clients
+
+
+def test_cpus_in_use_are_waited_for_only_where_they_would_help() -> None:
+    """A run that has just ended frees its CPUs a moment later."""
+    busy, rules = node("a", cpus=1, total_cpus=4), PlacementRules()
+    assert is_settling(2, [busy], rules)
+    assert is_settling(9, [busy], rules)
+    assert not is_settling(1, [busy], rules)
+    assert not is_settling(9, [node("a", cpus=4)], rules)
 
 
 def test_default_clients_respect_the_limit_per_node() -> None:

@@ -1,0 +1,67 @@
+"""A Ray of our own: on loopback, quiet, and gone afterwards."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.needs import ROOT
+
+pytestmark = pytest.mark.ray
+
+_SCRIPT = """
+import json, os, sys
+import psutil
+from distbench.fleet.ray_fleet import RayFleet
+from distbench.fleet.ray_runtime import RayRuntime
+
+runtime = RayRuntime()
+fleet = RayFleet(1, runtime)
+hosts = fleet.start()
+addresses = set()
+for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+    for connection in process.net_connections(kind="inet"):
+        if connection.status == psutil.CONN_LISTEN:
+            addresses.add(connection.laddr.ip)
+folder = str(runtime.folder)
+pids = [process.pid for process in psutil.Process().children(recursive=True)]
+fleet.close()
+runtime.close()
+print(json.dumps({
+    "addresses": sorted(addresses), "node": hosts[0].address, "folder": folder, "pids": pids,
+    "auth": os.environ.get("RAY_AUTH_MODE"),
+}))
+"""
+
+
+def test_our_own_ray_is_local_quiet_and_leaves_nothing(tmp_path: Path) -> None:
+    """All listeners on loopback, nothing on stdout but ours, no token in the home, no folder and no process left."""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    environment |= {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRIPT],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert len(done.stdout.splitlines()) == 1, done.stdout
+    found = json.loads(done.stdout)
+    assert set(found["addresses"]) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
+    assert found["node"] == "127.0.0.1"
+    assert found["auth"] is None
+    assert not Path(found["folder"]).exists()
+    assert not (tmp_path / ".ray").exists()
+    assert [pid for pid in found["pids"] if _is_ray(pid)] == []
+
+
+def _is_ray(pid: int) -> bool:
+    try:
+        return b"ray" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
