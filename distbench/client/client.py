@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import dataclasses
 import threading
 from collections.abc import Coroutine
 from time import monotonic_ns
@@ -220,7 +221,8 @@ async def _probe_all(setup: ClientSetup) -> list[ProbeResult]:
 
 
 async def _probe(setup: ClientSetup, number: int) -> ProbeResult:
-    connection = connection_to(setup, number)
+    # Always by the connection that can connect without a request; the other would find everything well.
+    connection = connection_to(dataclasses.replace(setup, http_client="fast"), number)
     began_ns = monotonic_ns()
     failure = await connection.connect()
     connect_s = ns_to_s(monotonic_ns() - began_ns)

@@ -73,6 +73,11 @@ class FastConnection:
         """True while a socket is open (the peer may have closed it unseen)."""
         return self._link is not None
 
+    @property
+    def in_flight(self) -> Exchange | None:
+        """What is being received just now, to look at only; None between requests."""
+        return self._exchange
+
     async def connect(self) -> Exchange | None:
         """Open the connection ahead of the first request; None on success, else the failure."""
         if self._link is not None:

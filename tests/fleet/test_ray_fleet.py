@@ -62,7 +62,7 @@ def test_clients_go_only_where_the_rules_let_them(ray_runtime: RayRuntime, rules
 def test_more_clients_than_cpus_stops_at_once_with_both_numbers(ray_runtime: RayRuntime) -> None:
     """Nothing hangs."""
     began_s = time.monotonic()
-    with pytest.raises(PlacementError, match="64 clients asked, [1-4] can be placed"):
+    with pytest.raises(PlacementError, match=r"64 clients asked, [1-4] can be placed"):
         RayFleet(64, ray_runtime).start()
     assert time.monotonic() - began_s < 15
 
