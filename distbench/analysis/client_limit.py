@@ -82,6 +82,8 @@ def client_health(
     clients: int,
     closed_loop: bool = True,
     waiting_ratio: float | None = None,
+    turnaround_ratio: float | None = None,
+    in_flight_mean: float | None = None,
 ) -> ClientHealth:
     """
     Judge the clients of one level.
@@ -93,6 +95,8 @@ def client_health(
         clients: Clients of the level; one without samples proves nothing.
         closed_loop: Whether every connection should always be busy (pattern burst). In open loop idle connections are the plan's.
         waiting_ratio: Share of the server's scrapes with requests waiting; None: not known.
+        turnaround_ratio: Idle turnaround over connection-time from the request rows; None: from the samples.
+        in_flight_mean: Requests in flight over the window from the request rows; None: from the samples.
 
     Source: the rule and its thresholds are explained in docs/verdicts.md.
     """
@@ -107,9 +111,11 @@ def client_health(
         found = [_weighted_mean(values, interval, client == number) for number in seen]
         return [value for value in found if value is not None]
 
-    in_flight = math.fsum(means("in_flight_mean"))
-    held = float((_column(rows, "connections") * interval).sum())
-    idle = float(np.nansum(_column(rows, "turnaround_sum_s")))
+    in_flight = math.fsum(means("in_flight_mean")) if in_flight_mean is None else in_flight_mean
+    if turnaround_ratio is None:
+        held = float((_column(rows, "connections") * interval).sum())
+        idle = float(np.nansum(_column(rows, "turnaround_sum_s")))
+        turnaround_ratio = idle / held if held > 0 else None
     measured = ClientHealth(
         limited=None,
         evidence=(),
@@ -117,7 +123,7 @@ def client_health(
         lag_p99_s=_highest(rows, "lag_p99_s"),
         turnaround_p99_s=_highest(rows, "turnaround_p99_s"),
         send_lag_p99_s=_highest(rows, "send_lag_p99_s"),
-        turnaround_ratio=idle / held if closed_loop and held > 0 else None,
+        turnaround_ratio=turnaround_ratio if closed_loop else None,
         in_flight_mean=in_flight,
         in_flight_ratio=in_flight / connections if closed_loop and connections else None,
         clients=len(seen),

@@ -104,6 +104,15 @@ def test_samples_outside_the_window_do_not_count() -> None:
     assert health.in_flight_mean == 99.5
 
 
+def test_figures_of_the_request_rows_are_preferred() -> None:
+    """The rows know the window to the nanosecond; the samples only to their second."""
+    health = judge(
+        {"turnaround_sum_s": 9.0, "in_flight_mean": 5.0}, turnaround_ratio=0.01, in_flight_mean=99.0
+    )
+    assert health.limited is False
+    assert (health.turnaround_ratio, health.in_flight_ratio) == (0.01, 0.99)
+
+
 def test_without_samples_nothing_is_proven() -> None:
     """No samples, or none from one of the clients: neither limited nor innocent."""
     assert judge().limited is None
