@@ -28,7 +28,8 @@ def quantiles(values: Floats, qs: Sequence[float]) -> list[float | None]:
 
     Source: h = q * (n - 1), linear between the values of rank floor(h) and floor(h) + 1 (Hyndman and Fan, type 7).
     """
-    present = values[~np.isnan(values)]
+    absent = np.isnan(values)
+    present = values[~absent] if absent.any() else values
     if present.size == 0:
         return [None] * len(qs)
     return [float(v) for v in np.quantile(present, list(qs), method="linear")]

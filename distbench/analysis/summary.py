@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from distbench.analysis.accounting import Accounting, account
 from distbench.analysis.arrays import Bools, Floats, is_word, measured, numbers, rows_where, some
 from distbench.analysis.client_health import HealthSummary, summarize_health
-from distbench.analysis.latency import LATENCY_COLUMNS, Gaps, Latencies, mean_gap_s, request_latencies
+from distbench.analysis.latency import LATENCY_COLUMNS, Gaps, mean_gap_s, request_latencies
 from distbench.analysis.level_row import LevelRow, empty_level_row
 from distbench.analysis.quantiles import QUANTILES, mean, quantiles
 from distbench.analysis.rates import RATE_COLUMNS, WholeSums, WindowSums, expected_of, per_second, whole_sums
@@ -36,12 +36,14 @@ from distbench.core.plan import Slo
 
 CHUNK_COLUMNS = tuple(dict.fromkeys((*RATE_COLUMNS, *LATENCY_COLUMNS)))
 ROW_COLUMNS = tuple(
-    name
-    for name in dict.fromkeys(
+    dict.fromkeys(
         (
             *WINDOW_COLUMNS,
-            *LATENCY_COLUMNS,
-            *RATE_COLUMNS,
+            "finish_reason",
+            "prompt_tokens",
+            "completion_tokens",
+            "max_tokens",
+            "user_messages",
             "request_id",
             "target",
             "error_kind",
@@ -52,9 +54,10 @@ ROW_COLUMNS = tuple(
             "stamp",
         )
     )
-    if name not in ("chunk_us", "chunk_tokens")
 )
 _QS = list(QUANTILES.values())
+_NOTHING: Floats = np.zeros(0)
+_LATENCIES = ("ttft", "ttfo", "tpot", "e2e", "response")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +125,6 @@ def summarize_level(
     """
     window = measure_window(spec, rows)
     accounting = account(rows, planned=spec.requests)
-    latencies = request_latencies(rows)
     row = empty_level_row(
         level=spec.level,
         repeat=spec.repeat,
@@ -144,7 +146,7 @@ def summarize_level(
         streams = _Streams(window, rows, slos)
         for batch in [rows] if chunk_batches is None else chunk_batches:
             streams.add(batch)
-        row |= _window_columns(window, rows, latencies, streams, load, turns)
+        row |= _window_columns(window, rows, streams, load, turns)
         row |= _whole_columns(window, whole_sums(rows))
     row["client_cpu_max"] = health.cpu_max
     row["invalid_reason"] = _invalid_reason(window, accounting)
@@ -158,7 +160,7 @@ def summarize_level(
         errors=count_errors(rows),
         target_requests=_by_target(rows),
         slice_rates=() if streams is None else tuple(streams.sums.slice_rates()),
-        num_negative=latencies.num_negative,
+        num_negative=0 if streams is None else streams.num_negative,
         user_stamps_ratio=_user_stamps_ratio(rows),
     )
 
@@ -175,13 +177,41 @@ class _Streams:
         self.sums = WindowSums(window, expected_of(rows))
         self.gaps = Gaps()
         self.good_requests = 0.0
+        self.num_negative = 0
+        self._latencies: dict[str, list[Floats]] = {name: [_NOTHING] for name in _LATENCIES}
+        self._send_lags: list[Floats] = [_NOTHING]
 
     def add(self, batch: pa.Table) -> None:
         inside = self.sums.add(batch)
-        chosen = _sent_inside(batch, self._window) & is_word(batch, "outcome", "ok")
+        sent = _sent_inside(batch, self._window)
+        chosen = sent & is_word(batch, "outcome", "ok")
+        latencies = request_latencies(batch)
+        self.num_negative += latencies.num_negative
+        for name, parts in self._latencies.items():
+            parts.append(_present(getattr(latencies, name)[chosen]))
+        self._send_lags.append(_present(latencies.send_lag[sent]))
         self.gaps.add(rows_where(batch, chosen, ("chunk_us",))["chunk_us"])
         if self._slos:
             self.good_requests += float(inside.requests[meets_all(batch, self._slos)].sum())
+
+    def columns(self, window: Window) -> LevelRow:
+        """Return the columns that are made here."""
+        out: LevelRow = {
+            "goodput_rate": per_second(self.good_requests, window.seconds) if self._slos else None,
+            "bundled_ratio": self.gaps.bundled_ratio,
+            "send_lag_p99_s": _p99(np.concatenate(self._send_lags)),
+        }
+        for name in _LATENCIES:
+            values = np.concatenate(
+                self._latencies.pop(name)
+            )  # popped: with its copy it would be there twice
+            out |= _quantile_columns(name, quantiles(values, _QS), len(values))
+        gaps = self.gaps
+        return out | _quantile_columns("icl", gaps.quantiles_s(_QS), gaps.num_gaps - gaps.num_bundled)
+
+
+def _present(values: Floats) -> Floats:
+    return values[~np.isnan(values)]
 
 
 def meets_all(rows: pa.Table, slos: Sequence[Slo]) -> Bools:
@@ -211,13 +241,11 @@ def _sent_inside(rows: pa.Table, window: Window) -> Bools:
 def _window_columns(
     window: Window,
     rows: pa.Table,
-    latencies: Latencies,
     streams: _Streams,
     load: InFlight,
     turns: Turnarounds | None,
 ) -> LevelRow:
-    sent = _sent_inside(rows, window)
-    chosen = sent & is_word(rows, "outcome", "ok")
+    chosen = _sent_inside(rows, window) & is_word(rows, "outcome", "ok")
     sums, told = streams.sums, _tokens_told(rows)
     total = sums.output_tokens + sums.prompt_tokens
     out: LevelRow = {
@@ -228,22 +256,15 @@ def _window_columns(
         "output_token_rate": per_second(sums.output_tokens, window.seconds) if told["output"] else None,
         "total_token_rate": per_second(total, window.seconds) if all(told.values()) else None,
         "user_message_rate": per_second(sums.user_messages, window.seconds),
-        "goodput_rate": per_second(streams.good_requests, window.seconds) if streams._slos else None,
         "in_flight_mean": load.mean,
-        "bundled_ratio": streams.gaps.bundled_ratio,
         "prompt_tokens_mean": mean(numbers(rows, "prompt_tokens")[chosen]),
         "completion_tokens_mean": mean(numbers(rows, "completion_tokens")[chosen]),
         "cached_tokens_ratio": _cached_ratio(rows, chosen),
         "client_lag_p99_s": _p99(numbers(rows, "client_lag_us")[chosen] / 1e6),
-        "send_lag_p99_s": _p99(latencies.send_lag[sent]),
     }
     if turns is not None:
         out |= {"turnaround_ratio": turns.ratio, "turnaround_p99_s": _p99(turns.seconds)}
-    for name in ("ttft", "ttfo", "tpot", "e2e", "response"):
-        values: Floats = getattr(latencies, name)[chosen]
-        out |= _quantile_columns(name, quantiles(values, _QS), int((~np.isnan(values)).sum()))
-    gaps = streams.gaps
-    return out | _quantile_columns("icl", gaps.quantiles_s(_QS), gaps.num_gaps - gaps.num_bundled)
+    return out | streams.columns(window)
 
 
 def _quantile_columns(name: str, values: Sequence[float | None], n: int) -> LevelRow:
