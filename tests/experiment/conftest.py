@@ -11,7 +11,9 @@ from distbench.sim.embedded import EmbeddedServer
 from distbench.sim.settings import SimSettings
 from distbench.sim.step_time import StepTimeSettings
 
-FAST_STEPS = StepTimeSettings(fixed_s=0.002, weights_s=0.0, per_sequence_s=0.0, per_prefill_token_s=0.0, per_kv_token_s=0.0)
+FAST_STEPS = StepTimeSettings(
+    fixed_s=0.002, weights_s=0.0, per_sequence_s=0.0, per_prefill_token_s=0.0, per_kv_token_s=0.0
+)
 
 
 @pytest.fixture(scope="session")
