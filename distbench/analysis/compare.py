@@ -230,7 +230,16 @@ def _setting_points(baseline: _Readings, candidate: _Readings) -> list[Point]:
             label = f"{setting[1]} messages/request, {label}"
         changes = _changes(baseline, _valid(before), candidate, _valid(after))
         notes = _arrived(before, after)
-        points.append(Point(label=label, is_peak=False, connections=setting[3], changes=changes, notes=notes))
+        points.append(
+            Point(
+                label=label,
+                is_peak=False,
+                connections=setting[3],
+                changes=changes,
+                all_failed=not any(row["requests_ok"] for row in after),
+                notes=notes,
+            )
+        )
     return points
 
 

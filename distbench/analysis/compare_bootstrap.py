@@ -64,8 +64,7 @@ def level_deviations(
     # A mean of m blocks scatters by sqrt(m/(m-1)) more than its bootstrap says.
     widen = math.sqrt(blocks / (blocks - 1))
     out: dict[str, Floats] = {}
-    for name, amounts in _amounts(rows).items():
-        bins = _per_bin(rows, amounts, edges)
+    for name, bins in _per_bin(rows, edges).items():
         if bins.sum() > 0:
             out[name] = widen * np.log((bins @ weights) / bins.sum())
     position = np.clip(np.searchsorted(edges, sent[inside], side="right") - 1, 0, _BINS - 1)
@@ -100,16 +99,16 @@ def _amounts(rows: pa.Table) -> dict[str, Floats]:
     }
 
 
-def _per_bin(rows: pa.Table, amounts: Floats, edges: Floats) -> Floats:
-    """Spread what each request is worth evenly over the time of its tokens; shape (bins,)."""
+def _per_bin(rows: pa.Table, edges: Floats) -> dict[str, Floats]:
+    """Spread what each request is worth evenly over the time of its tokens; by column, shape (bins,)."""
     sent, first = numbers(rows, "sent_ns"), numbers(rows, "first_token_ns")
     last, end = numbers(rows, "last_token_ns"), numbers(rows, "end_ns")
     begin = np.where(np.isnan(first), sent, first)
-    finish = np.where(np.isnan(last), end, last)
-    known = np.isfinite(amounts) & np.isfinite(begin) & np.isfinite(finish)
-    begin, span, worth = begin[known], np.maximum(finish[known] - begin[known], 1.0), amounts[known]
-    done = np.array([float(np.clip((edge - begin) / span, 0.0, 1.0) @ worth) for edge in edges])
-    return np.diff(done)
+    span = np.maximum(np.where(np.isnan(last), end, last) - begin, 1.0)
+    amounts = _amounts(rows)
+    worth = np.nan_to_num(np.stack(list(amounts.values()), axis=1))
+    done = np.stack([np.nan_to_num(np.clip((edge - begin) / span, 0.0, 1.0)) @ worth for edge in edges])
+    return dict(zip(amounts, np.diff(done, axis=0).T, strict=True))
 
 
 def _quantile_draws(values: Floats, position: npt.NDArray[np.int64], weights: Floats) -> dict[str, Floats]:

@@ -189,9 +189,9 @@ class Level:
             return none
         steps = np.linspace(0, 1, self.tokens)
         us = (self.ttft_ns[:, None] + self.decode_ns[:, None] * steps) // 1000
-        return pa.array(
-            [None if f else row for f, row in zip(self.failed, us.astype(np.uint32), strict=True)]
-        )
+        rows = zip(self.failed, us.astype(np.uint32), strict=True)
+        made: pa.Array[Any] = pa.array([None if f else row for f, row in rows])
+        return made
 
     def _seconds(self) -> Floats:
         return np.arange(self.start_ns, self.end_ns, NS, dtype=np.float64)
