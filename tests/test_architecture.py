@@ -14,9 +14,9 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "distbench"
 SOURCES = sorted(PACKAGE.rglob("*.py"))
 
-# What the pure floor may use beside the standard library and the package itself: arrays, and JSON to and from bytes; and what of the standard library it may not,
-# since it reads a clock, waits, or talks to something outside.
-PURE_THIRD_PARTY = {"numpy", "orjson"}
+# What the pure floor may use beside the standard library and the package itself: arrays, and JSON to and from bytes. And
+# what of the standard library it may not, since it reads a clock, waits, or talks to something outside.
+PURE_THIRD_PARTY = {"numpy", "orjson", "msgspec"}
 IMPURE_STANDARD = {
     "asyncio",
     "multiprocessing",
