@@ -50,6 +50,11 @@ class LevelCase:
         return int(self.row["connections"])
 
     @property
+    def users_per_request(self) -> int:
+        """User messages packed into a request."""
+        return int(self.row["users_per_request"])
+
+    @property
     def rate(self) -> float | None:
         """Output tokens/s; None where not measured."""
         value: float | None = self.row["output_token_rate"]

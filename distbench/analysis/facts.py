@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from distbench.analysis.case import LevelCase
+from distbench.analysis.clamps import CLAMP_COLUMNS, clamp_columns
 from distbench.analysis.client_limit import ClientHealth, client_health
 from distbench.analysis.level_row import LevelRow, merged
 from distbench.analysis.readings import Reading
@@ -38,7 +39,9 @@ from distbench.units import NS_PER_S
 
 # Rows of the servers before the settling of a level, so that its first reading is among them.
 _MARGIN_NS = 10 * NS_PER_S
-_ROW_COLUMNS = tuple(dict.fromkeys((*ROW_COLUMNS, *(c for c in CLIENT_COLUMNS if c != "chunk_us"))))
+_ROW_COLUMNS = tuple(
+    dict.fromkeys((*ROW_COLUMNS, *CLAMP_COLUMNS, *(c for c in CLIENT_COLUMNS if c != "chunk_us")))
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +120,7 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
         summary.row,
         {} if server is None else server.level_columns(),
         _client_columns(summary, health),
+        clamp_columns(rows),
         {"reconciled": None if reconciliation is None else reconciliation.reconciled},
     )
     return LevelFacts(

@@ -20,6 +20,7 @@ from distbench.analysis.saturation import LevelVerdict, Verdict, judge_level, ru
 
 SCHEMA = 1
 SEVERITIES = ("good", "info", "warning", "error")
+_HEADLINES = ("ceiling", "packing")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class Judgement:
         stop: Why the search ended; None without a search.
         slo: The highest level that kept the SLOs; None.
         verification: Of --verify-client; None where not asked.
+        peak_users: User messages per request of the peak, where the levels differ in them; None: they are alike in it.
     """
 
     levels: tuple[JudgedLevel, ...]
@@ -78,14 +80,19 @@ class Judgement:
     stop: Stop | None = None
     slo: SloLevel | None = None
     verification: Verification | None = None
+    peak_users: int | None = None
 
     @property
     def at_peak(self) -> tuple[JudgedLevel, ...]:
         """The levels at the peak's connections; all levels where there is no peak."""
         if self.ceiling is None:
             return self.levels
-        peak = self.ceiling.peak.connections
-        return tuple(level for level in self.levels if level.case.connections == peak)
+        peak, users = self.ceiling.peak.connections, self.peak_users
+        return tuple(
+            level
+            for level in self.levels
+            if level.case.connections == peak and users in (None, level.case.users_per_request)
+        )
 
 
 def judge(
@@ -114,7 +121,7 @@ def judge(
         levels=tuple(levels),
         ceiling=found,
         verdict=verdict,
-        limit=_run_limit(verdict, peak),
+        limit=run_limit(verdict, peak),
         lower_bound=verdict is not Verdict.SATURATED,
         ladder=ladder,
         stop=stop,
@@ -123,7 +130,7 @@ def judge(
     )
 
 
-def _run_limit(verdict: Verdict, peak: Sequence[JudgedLevel]) -> Limit:
+def run_limit(verdict: Verdict, peak: Sequence[JudgedLevel]) -> Limit:
     """Return the limit that most of the levels at the peak name; the first named of equals."""
     if verdict is Verdict.CLIENT_LIMITED:
         return Limit.CLIENT
@@ -135,20 +142,22 @@ def _run_limit(verdict: Verdict, peak: Sequence[JudgedLevel]) -> Limit:
     return max(named, key=named.count, default=Limit.NONE_FOUND)
 
 
-def findings_json(judgement: Judgement, findings: Sequence[Finding]) -> dict[str, Any]:
+def findings_json(judgement: Judgement, findings: Sequence[Finding], **more: Any) -> dict[str, Any]:
     """
     Return the content of findings.json.
 
     Args:
         judgement: Of the run.
         findings: Remarks of this analysis and those that others add; the gravest come first.
+        more: Further keys, such as the comparison of shapes.
 
     Returns:
         Plain values, safe for JSON: no NaN or infinity, unknown is None.
     """
     order = {severity: -index for index, severity in enumerate(SEVERITIES)}
     ordered = sorted(
-        enumerate(findings), key=lambda pair: (pair[1].kind != "ceiling", order[pair[1].severity], pair[0])
+        enumerate(findings),
+        key=lambda pair: (pair[1].kind not in _HEADLINES, order[pair[1].severity], pair[0]),
     )
     found = judgement.ceiling
     content = {
@@ -172,6 +181,7 @@ def findings_json(judgement: Judgement, findings: Sequence[Finding]) -> dict[str
             for level in judgement.levels
         ],
         "findings": [dataclasses.asdict(finding) for _, finding in ordered],
+        **more,
     }
     clean: dict[str, Any] = _json_safe(content)
     return clean

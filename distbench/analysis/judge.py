@@ -14,10 +14,12 @@ from typing import Any
 from distbench.analysis.ceiling import GOOD_RATIO, ceiling
 from distbench.analysis.client_limit import Verification
 from distbench.analysis.facts import LevelFacts, level_facts, plan_slos
-from distbench.analysis.findings import Finding, Judgement, findings_json, judge
+from distbench.analysis.findings import Judgement, findings_json, judge
 from distbench.analysis.ladder import Stop
 from distbench.analysis.level_row import LevelRow, merged
+from distbench.analysis.packing import compare_packings
 from distbench.analysis.remarks import remarks
+from distbench.analysis.remarks_packing import packing_remarks
 from distbench.analysis.row_remarks import row_remarks
 from distbench.store.reader import RunData
 
@@ -60,15 +62,27 @@ def judge_run(
         verification: Of --verify-client.
     """
     facts = [level_facts(run, entry) for entry in run.info.levels] if levels is None else list(levels)
-    judgement = (
-        judge([level.case for level in facts], stop=stop, verification=verification) if facts else None
-    )
+    judgement: Judgement | None = None
+    content: dict[str, Any] = {}
+    if facts and run.info.command == "shapes":
+        judgement, content = _judge_shapes(facts)
+    elif facts:
+        judgement = judge([level.case for level in facts], stop=stop, verification=verification)
+        content = findings_json(judgement, [*remarks(judgement), *row_remarks(facts)])
     return RunVerdict(
         rows=_judged_rows(facts, judgement),
-        findings={} if judgement is None else findings_json(judgement, _findings(facts, judgement)),
+        findings=content,
         errors=_errors(facts),
         slo_missed=_slo_missed(run, facts),
     )
+
+
+def _judge_shapes(facts: Sequence[LevelFacts]) -> tuple[Judgement, dict[str, Any]]:
+    """Judge packings, each as a ladder of its own, and lay their comparison beside the contract's findings."""
+    packings = compare_packings([level.case for level in facts])
+    found = [*packing_remarks(packings), *row_remarks(facts)]
+    content = findings_json(packings.judgement, found, shapes=packings.to_json())
+    return packings.judgement, content
 
 
 def peak_of(levels: Sequence[LevelFacts]) -> int | None:
@@ -80,10 +94,6 @@ def peak_of(levels: Sequence[LevelFacts]) -> int | None:
 def _judged_rows(facts: Sequence[LevelFacts], judgement: Judgement | None) -> list[LevelRow]:
     columns = {} if judgement is None else {j.case.level: j.level_columns() for j in judgement.levels}
     return [merged(level.row, columns.get(level.spec.level, {})) for level in facts]
-
-
-def _findings(facts: Sequence[LevelFacts], judgement: Judgement) -> list[Finding]:
-    return [*remarks(judgement), *row_remarks(facts)]
 
 
 def _slo_missed(run: RunData, facts: Sequence[LevelFacts]) -> bool:

@@ -40,19 +40,22 @@ def remarks(judgement: Judgement, *, output_tokens: float | None = None) -> list
     """
     makers: tuple[Callable[[Judgement], list[Finding]], ...] = (
         _ceiling,
-        _limit,
+        limit_remarks,
         _knee,
         _decline,
         _slo,
-        _client,
+        client_remarks,
         server_remarks,
-        _failures,
-        _not_judged,
-        _few_samples,
-        _bundled,
+        level_remarks,
     )
     found = [finding for make in makers for finding in make(judgement)]
     return [*found, *_short_answers(judgement, output_tokens)]
+
+
+def level_remarks(judgement: Judgement) -> list[Finding]:
+    """Return what is to be said of single levels: failures, what was not judged, and figures that are uncertain."""
+    makers = (_failures, _not_judged, _few_samples, _bundled)
+    return [finding for make in makers for finding in make(judgement)]
 
 
 def number(value: float | None) -> str:
@@ -63,8 +66,12 @@ def number(value: float | None) -> str:
 
 
 def connections_list(cases: Sequence[LevelCase]) -> str:
-    """Return the distinct connections of some levels, such as "8, 16 and 32 connections"."""
-    values = [str(value) for value in sorted({case.connections for case in cases})]
+    """Return the distinct settings of some levels, such as "8, 16 and 32 connections", packings named where there are any."""
+    settings = sorted({(case.users_per_request, case.connections) for case in cases})
+    if any(users > 1 for users, _ in settings):
+        values = [f"{connections} connections x {users} messages" for users, connections in settings]
+        return values[0] if len(values) == 1 else f"{', '.join(values[:-1])} and {values[-1]}"
+    values = [str(connections) for _, connections in settings]
     joined = values[0] if len(values) == 1 else f"{', '.join(values[:-1])} and {values[-1]}"
     return f"{joined} connection{'' if values == ['1'] else 's'}"
 
@@ -114,7 +121,8 @@ def _sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _limit(judgement: Judgement) -> list[Finding]:
+def limit_remarks(judgement: Judgement) -> list[Finding]:
+    """Return what the limit is at the peak, and what to change."""
     if judgement.limit is Limit.NONE_FOUND:
         if judgement.verdict is not Verdict.SATURATED:
             return []
@@ -189,7 +197,8 @@ def _slo(judgement: Judgement) -> list[Finding]:
     return [Finding(kind="slo", severity="info", text=text, evidence=evidence)]
 
 
-def _client(judgement: Judgement) -> list[Finding]:
+def client_remarks(judgement: Judgement) -> list[Finding]:
+    """Return whether the client was the limit, with the proof."""
     found = []
     if judgement.verification is not None:
         verified = judgement.verification

@@ -23,15 +23,13 @@ def server_remarks(judgement: Judgement) -> list[Finding]:
     if all(case.server is None or not case.server.scrapes for case in cases):
         text = "There are no server metrics: neither a full queue nor a limit can be shown."
         return [*_gpu(judgement), Finding(kind="no_metrics", severity="info", text=text)]
-    return [
-        *_gpu(judgement),
-        *_prefix(cases),
-        *_preemptions(cases),
-        *_balance(judgement),
-        *_continuity(cases),
-        *_missing(judgement),
-        *_reconciled(cases),
-    ]
+    return [*_gpu(judgement), *_prefix(cases), *_preemptions(cases), *soundness(judgement)]
+
+
+def soundness(judgement: Judgement) -> list[Finding]:
+    """Return what speaks for or against the servers' figures themselves: balance, restarts, what is missing, what does not agree."""
+    cases = judgement.ladder.cases
+    return [*_balance(judgement), *_continuity(cases), *_missing(judgement), *_reconciled(cases)]
 
 
 def _gpu(judgement: Judgement) -> list[Finding]:
