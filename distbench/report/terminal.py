@@ -64,10 +64,10 @@ def _verdict(row: Row) -> Text:
     verdict = row["verdict"] or "-"
     style = {"saturated": "green", "client_limited": "bold red", "unstable": "yellow"}.get(verdict, "")
     text = Text(verdict.replace("_", " "), style=style)
-    if row["limit"] not in (None, "none_found"):
-        text.append(f" ({row['limit'].replace('_', ' ')})")
+    if row["limit"] not in (None, "none_found", "client"):
+        text.append(f": {row['limit'].replace('_', ' ')}")
     if not row["valid"]:
-        text.append(" not valid", style="yellow")
+        text.append(", not valid", style="yellow")
     return text
 
 
@@ -85,16 +85,16 @@ def level_table(rows: Sequence[Row], width: int) -> Table:
         ("ok", _requests, 0),
         ("requests/s", lambda r: rate(r["request_rate"]), 0),
         ("output tokens/s", lambda r: rate(r["output_token_rate"]), 0),
-        ("TTFT p50", lambda r: milliseconds(r["ttft_p50_s"]), 90),
-        ("p99 ms", lambda r: _marked_p99(r, "ttft"), 90),
-        ("TPOT p50", lambda r: milliseconds(r["tpot_p50_s"]), 90),
-        ("p99 ms", lambda r: _marked_p99(r, "tpot"), 110),
-        ("E2E p50", lambda r: milliseconds(r["e2e_p50_s"]), 110),
-        ("p99 ms", lambda r: _marked_p99(r, "e2e"), 120),
-        ("running", lambda r: number(r["running_mean"]), 100),
-        ("waiting", lambda r: number(r["waiting_mean"]), 100),
-        ("KV", lambda r: percent(r["kv_usage_mean"]), 130),
-        ("prefix hits", lambda r: percent(r["prefix_hit_ratio"]), 140),
+        ("TTFT p50", lambda r: milliseconds(r["ttft_p50_s"]), 100),
+        ("p99 ms", lambda r: _marked_p99(r, "ttft"), 100),
+        ("TPOT p50", lambda r: milliseconds(r["tpot_p50_s"]), 112),
+        ("p99 ms", lambda r: _marked_p99(r, "tpot"), 155),
+        ("E2E p50", lambda r: milliseconds(r["e2e_p50_s"]), 145),
+        ("p99 ms", lambda r: _marked_p99(r, "e2e"), 155),
+        ("running", lambda r: number(r["running_mean"]), 132),
+        ("waiting", lambda r: number(r["waiting_mean"]), 132),
+        ("KV", lambda r: percent(r["kv_usage_mean"]), 175),
+        ("prefix hits", lambda r: percent(r["prefix_hit_ratio"]), 175),
         ("verdict", _verdict, 0),
     ]
     shown = [column for column in columns if width >= column[2]]
