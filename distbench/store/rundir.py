@@ -19,7 +19,7 @@ import tomli_w
 from distbench.store.jsonio import clean, dumps
 from distbench.store.runinfo import RunInfo
 from distbench.store.schema import LEVELS
-from distbench.store.storage import Storage, open_storage
+from distbench.store.storage import Storage, open_storage, without_credentials
 
 DEFAULT_PARENT = "runs"
 
@@ -67,11 +67,12 @@ class RunDir:
 
     def write_info(self, info: RunInfo) -> None:
         """Write run.json. Raises StoreError, as all writers here."""
-        self.storage.put("run.json", dumps(info.to_json()))
+        values = info.to_json()
+        self.storage.put("run.json", dumps({**values, "plan": _without_keys(info.plan)}))
 
     def write_plan(self, table: Mapping[str, Any]) -> None:
         """Write plan.toml; values at None are left out, TOML has no null."""
-        present = {key: value for key, value in clean(table).items() if value is not None}
+        present = {key: value for key, value in clean(_without_keys(table)).items() if value is not None}
         self.storage.put("plan.toml", tomli_w.dumps(present).encode("utf-8", "replace"))
 
     def write_findings(self, findings: Mapping[str, Any]) -> None:
@@ -85,6 +86,12 @@ class RunDir:
     def write_file(self, name: str, data: bytes) -> None:
         """Write another file of the directory, such as report.html."""
         self.storage.put(name, data)
+
+
+def _without_keys(plan: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a plan without the access keys that the URI of an object store may bear; all else is masked where it is made."""
+    output = plan.get("output")
+    return {**plan, "output": without_credentials(output)} if isinstance(output, str) else dict(plan)
 
 
 def to_parquet(table: pa.Table) -> pa.Buffer:

@@ -207,3 +207,15 @@ def test_plan_and_levels_are_written_in_their_formats(tmp_path: Path) -> None:
     table = tomllib.loads((tmp_path / "run" / "plan.toml").read_text())
     assert table == {"command": "run", "urls": ["http://h:1/v1"], "seed": 0}
     assert pq.read_schema(tmp_path / "run" / "levels.parquet").equals(LEVELS)
+
+
+def test_access_keys_of_the_output_are_written_nowhere(tmp_path: Path) -> None:
+    """A URI with keys in it is written without them, in plan.toml and in run.json."""
+    plan = {"output": "s3://AKEY:SKEY@bucket/run?secret_key=SKEY", "seed": 0}
+    run = RunDir.create(tmp_path / "run")
+    run.write_plan(plan)
+    run.write_info(RunInfo(plan=plan))
+    for name in ("plan.toml", "run.json"):
+        text = (tmp_path / "run" / name).read_text()
+        assert "KEY" not in text
+        assert "s3://bucket/run" in text
