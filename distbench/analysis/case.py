@@ -178,7 +178,7 @@ class Ladder:
 
 def _mean_rate(setting: Setting | None) -> tuple[float, float] | None:
     """Return a setting's mean rate and its standard error, smaller the more readings there are; None where none counts."""
-    counted = [] if setting is None else [reading for reading in setting.readings if reading.counts]
+    counted = () if setting is None else setting.used
     if not counted:
         return None
     error = _mean([reading.error for reading in counted]) / math.sqrt(len(counted))

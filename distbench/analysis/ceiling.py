@@ -140,8 +140,8 @@ def _decline(
 
 
 def _point(setting: Setting, rates: Sequence[float], *, repeats_only: bool) -> Point:
-    readings = setting.repeats if repeats_only else setting.readings
-    requests = [r.request_rate for r in readings if r.counts and r.request_rate is not None]
+    readings = setting.used_repeats if repeats_only else setting.used
+    requests = [r.request_rate for r in readings if r.request_rate is not None]
     return Point(
         connections=setting.connections,
         output_token_rate=_mean(rates),

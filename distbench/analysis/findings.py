@@ -198,10 +198,21 @@ def _point(point: Point) -> dict[str, Any]:
 
 def _client(judgement: Judgement) -> dict[str, Any]:
     limited = judgement.verdict is Verdict.CLIENT_LIMITED
-    evidence = list(dict.fromkeys(e for level in judgement.at_peak for e in level.case.client.evidence))
+    evidence = list(worst_client(judgement).client.evidence)
     if judgement.verification is not None:
         evidence.append(judgement.verification.text)
     return {"limited": limited, "evidence": evidence}
+
+
+def worst_client(judgement: Judgement) -> LevelCase:
+    """Return the level at the peak whose clients were worst off: what is said of it holds for the others all the more."""
+
+    def badness(case: LevelCase) -> tuple[int, float, float]:
+        health = case.client
+        state = {True: 2, None: 1, False: 0}[health.limited]
+        return state, health.turnaround_ratio or 0.0, health.lag_p99_s or 0.0
+
+    return max((level.case for level in judgement.at_peak), key=badness)
 
 
 def _more(level: JudgedLevel) -> list[str]:

@@ -20,6 +20,7 @@ FLAT_RATIO = 0.03
 _FLAT_LEVELS_TO_STOP = 2
 _UNMEASURABLE_TO_STOP = 3
 _MAX_REFINEMENTS = 6
+_MAX_LOST_REPEATS = 2
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,12 +257,19 @@ def _refinement(measured: Mapping[int, Setting], best: Setting, settings: Ladder
     )
 
 
+def _repeats_done(setting: Setting, wanted: int) -> int:
+    """Count the repeats that can be used; after two that cannot, the setting is left as it is."""
+    if len(setting.repeats) >= wanted + _MAX_LOST_REPEATS:
+        return wanted
+    return min(setting.steady_repeats, wanted)
+
+
 def _repeat(
     measured: Mapping[int, Setting], anchor: Setting | None, settings: LadderSettings
 ) -> Measure | None:
     """Return the next of the interleaved repeats; None when all have theirs."""
     chosen = around_best(measured, anchor)
-    done = {connections: len(measured[connections].repeats) for connections in chosen}
+    done = {connections: _repeats_done(measured[connections], settings.repeats) for connections in chosen}
     round_now = min(done.values(), default=settings.repeats)
     if round_now >= settings.repeats:
         return None

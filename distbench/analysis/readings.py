@@ -89,14 +89,34 @@ class Setting:
         return None if self.judged is None else self.judged.rate
 
     @property
+    def used(self) -> tuple[Reading, ...]:
+        """All readings that count and are steady; drifting ones only where there are no others."""
+        return _steady_first(self.readings)
+
+    @property
+    def used_repeats(self) -> tuple[Reading, ...]:
+        """The same of the repeats: without the reading that selected the setting."""
+        return _steady_first(self.repeats)
+
+    @property
     def all_rates(self) -> list[float]:
-        """Rates of all readings that count."""
-        return [r.rate for r in self.readings if r.counts and r.rate is not None]
+        """Rates of the readings in use."""
+        return [r.rate for r in self.used if r.rate is not None]
 
     @property
     def repeat_rates(self) -> list[float]:
-        """Rates of the repeats that count: without the reading that selected the setting."""
-        return [r.rate for r in self.repeats if r.counts and r.rate is not None]
+        """Rates of the repeats in use."""
+        return [r.rate for r in self.used_repeats if r.rate is not None]
+
+    @property
+    def steady_repeats(self) -> int:
+        """Repeats that count and are steady."""
+        return sum(r.counts and r.stable is not False for r in self.repeats)
+
+
+def _steady_first(readings: Sequence[Reading]) -> tuple[Reading, ...]:
+    counted = tuple(r for r in readings if r.counts)
+    return tuple(r for r in counted if r.stable is not False) or counted
 
 
 def settings_of(history: Iterable[Reading]) -> Mapping[int, Setting]:

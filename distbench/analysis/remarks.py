@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from distbench.analysis.case import LevelCase
 from distbench.analysis.diagnosis import Diagnosis, Limit
-from distbench.analysis.findings import Finding, Judgement
+from distbench.analysis.findings import Finding, Judgement, worst_client
 from distbench.analysis.remarks_server import server_remarks
 from distbench.analysis.saturation import Verdict
 
@@ -87,7 +87,8 @@ def _ceiling(judgement: Judgement) -> list[Finding]:
         figure += f" ({number(peak.request_rate)} requests/s)"
     figure += f" at {peak.connections} connection{'s' if peak.connections != 1 else ''}"
     if peak.interval is not None:
-        figure += f", 95 % interval {number(peak.interval[0])} to {number(peak.interval[1])} from {peak.readings} repeats"
+        low, high = number(peak.interval[0]), number(peak.interval[1])
+        figure += f" (95 % interval {low} to {high} from {peak.readings} repeats)"
     evidence = {
         "connections": peak.connections,
         "output_token_rate": peak.output_token_rate,
@@ -103,7 +104,7 @@ def _ceiling(judgement: Judgement) -> list[Finding]:
 def _ceiling_text(judgement: Judgement, figure: str) -> tuple[str, str]:
     search = judgement.stop is not None
     if judgement.verdict is Verdict.SATURATED:
-        return "good", f"The server was full: {figure}{' is its capacity' if search else ''}."
+        return "good", f"The server was full: {'its capacity is ' if search else ''}{figure}."
     if judgement.verdict is Verdict.CLIENT_LIMITED:
         return "error", f"The client was the limit: {figure} is a lower bound, not the server's capacity."
     if judgement.verdict is Verdict.NOT_SATURATED:
@@ -215,14 +216,14 @@ def client_remarks(judgement: Judgement) -> list[Finding]:
         text = f"The client was the limit at {connections_list(limited)}: {'; '.join(limited[-1].client.evidence)}."
         found.append(Finding(kind="client_limited", severity="error", text=text))
     elif all(level.case.client.is_proven for level in judgement.at_peak):
-        text = f"The client was not the limit: {', '.join(judgement.at_peak[-1].case.client.evidence)}."
+        text = f"The client was not the limit: {', '.join(worst_client(judgement).client.evidence)}."
         found.append(Finding(kind="client_proof", severity="good", text=text))
     else:
-        unproven = next(level.case for level in judgement.at_peak if not level.case.client.is_proven)
-        text = f"It is not proven that the client was not the limit: {', '.join(unproven.client.evidence)}."
+        unproven = worst_client(judgement).client.evidence
+        text = f"It is not proven that the client was not the limit: {', '.join(unproven)}."
         found.append(Finding(kind="client_proof", severity="warning", text=text))
-    caveats = list(dict.fromkeys(c for level in judgement.at_peak for c in level.case.client.caveats))
-    found += [Finding(kind="client_caveat", severity="info", text=_sentence(text)) for text in caveats]
+    health = max((level.case.client for level in judgement.at_peak), key=lambda h: h.lag_p99_s or 0.0)
+    found += [Finding(kind="client_caveat", severity="info", text=_sentence(text)) for text in health.caveats]
     return found
 
 

@@ -103,7 +103,8 @@ def _prefix(cases: Sequence[LevelCase]) -> list[Finding]:
     if high[1] < 0.01:
         text = "The prefix cache served less than 1 % of the prompt tokens: no level was flattered by a warm cache."
     else:
-        text = f"The prefix cache served {low[1]:.0%} to {high[1]:.0%} of the prompt tokens, alike at all levels."
+        shares = f"{low[1]:.0%}" if f"{low[1]:.0%}" == f"{high[1]:.0%}" else f"{low[1]:.0%} to {high[1]:.0%}"
+        text = f"The prefix cache served {shares} of the prompt tokens, alike at all levels."
     return [Finding(kind="prefix_cache", severity="info", text=text, evidence=evidence)]
 
 

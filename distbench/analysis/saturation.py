@@ -77,7 +77,8 @@ def _verdict(case: LevelCase, ladder: Ladder, fullness: Fullness) -> tuple[Verdi
     further = ladder.further_gain(case.connections)
     if further is not None and further[0] > FLAT_RATIO:
         more = f"{further[1]} connections gave {further[0]:.0%} more, beyond noise"
-        return Verdict.NOT_SATURATED, (more, *(f"gauges overruled: {e}" for e in fullness.evidence))
+        prefix = "gauges overruled: " if fullness.full else ""
+        return Verdict.NOT_SATURATED, (more, *(prefix + text for text in fullness.evidence))
     below = ladder.gain_over_below(case.connections)
     if fullness.imbalanced:
         return Verdict.NOT_SATURATED, fullness.evidence

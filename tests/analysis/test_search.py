@@ -258,6 +258,21 @@ def test_first_reading_that_counts_is_judged() -> None:
     )[8]
     assert setting.rate == 90.0
     assert setting.repeat_rates == [91.0]
+    assert setting.all_rates == [90.0]
+
+
+def test_drifting_repeat_is_left_out_and_made_up_for() -> None:
+    """A repeat that drifted is no figure of the peak; another takes its place, two at the most."""
+    base = [Reading(level=i, connections=c, rate=100.0 * min(c, 2)) for i, c in enumerate((1, 2, 4, 8))]
+    settings = LadderSettings(repeats=1)
+    drifting = Reading(level=4, connections=1, repeat=1, rate=60.0, stable=False)
+    step = next_step([*base, drifting], settings)
+    assert isinstance(step, Measure)
+    assert (step.connections, step.repeat) == (1, 2)
+    lost = [dataclasses.replace(drifting, level=4 + i, repeat=1 + i) for i in range(3)]
+    step = next_step([*base, *lost], settings)
+    assert isinstance(step, Measure)
+    assert (step.connections, step.repeat) == (2, 1)
 
 
 def test_time_to_go_shrinks_to_nothing() -> None:
