@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from distbench.cli.files import output_options, write_output
+from distbench.cli.files import output_file, output_options
 
 
 @click.command("compare")
@@ -45,8 +45,9 @@ def compare(
     if html is not None:
         from distbench.report.compare_html import comparison_html
 
-        write_output(html, comparison_html(compared).encode(), force=force)
+        with output_file(html, force=force) as file:
+            file.write(comparison_html(compared).encode())
     if form is not None or html is None:
-        text = comparison_text(compared, form or "text", to_file=output is not None)
-        write_output(output, text, force=force)
+        with output_file(output, force=force) as file:
+            file.write(comparison_text(compared, form or "text", to_file=output is not None))
     return compared.exit_code

@@ -24,12 +24,6 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
     return output(force(function))
 
 
-def write_output(path: str | None, data: bytes, *, force: bool) -> None:
-    """Write a result whole or not at all; arguments and errors as of output_file."""
-    with output_file(path, force=force) as file:
-        file.write(data)
-
-
 @contextlib.contextmanager
 def output_file(path: str | None, *, force: bool) -> Iterator[BinaryIO]:
     """

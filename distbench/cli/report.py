@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from distbench.cli.files import output_options, write_output
+from distbench.cli.files import output_file, output_options
 
 
 @click.command("report")
@@ -28,6 +28,8 @@ def report(run: str, html: str | None, form: str | None, output: str | None, for
     if html is not None:
         from distbench.report.html import report_html
 
-        write_output(html, report_html(data).encode(), force=force)
+        with output_file(html, force=force) as file:
+            file.write(report_html(data).encode())
     if form is not None or html is None:
-        write_output(output, report_text(data, form or "text", to_file=output is not None), force=force)
+        with output_file(output, force=force) as file:
+            file.write(report_text(data, form or "text", to_file=output is not None))
