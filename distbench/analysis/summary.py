@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from distbench.analysis.accounting import Accounting, account
 from distbench.analysis.arrays import Bools, Floats, is_word, measured, numbers, rows_where, some
@@ -22,6 +20,7 @@ from distbench.analysis.latency import LATENCY_COLUMNS, Gaps, mean_gap_s, reques
 from distbench.analysis.level_row import LevelRow, empty_level_row
 from distbench.analysis.quantiles import QUANTILES, mean, quantiles
 from distbench.analysis.rates import RATE_COLUMNS, WholeSums, WindowSums, expected_of, per_second, whole_sums
+from distbench.analysis.tallies import ErrorCount, count_errors, requests_by_target, user_stamps_ratio
 from distbench.analysis.windows import (
     WINDOW_COLUMNS,
     InFlight,
@@ -58,16 +57,6 @@ ROW_COLUMNS = tuple(
 _QS = list(QUANTILES.values())
 _NOTHING: Floats = np.zeros(0)
 _LATENCIES = ("ttft", "ttfo", "tpot", "e2e", "response")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorCount:
-    """Failed requests of one kind: how many, and the text and status of one of them."""
-
-    kind: str
-    count: int
-    http_status: int | None
-    text: str | None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,10 +147,10 @@ def summarize_level(
         turnarounds=turns,
         health=health,
         errors=count_errors(rows),
-        target_requests=_by_target(rows),
+        target_requests=requests_by_target(rows),
         slice_rates=() if streams is None else tuple(streams.sums.slice_rates()),
         num_negative=0 if streams is None else streams.num_negative,
-        user_stamps_ratio=_user_stamps_ratio(rows),
+        user_stamps_ratio=user_stamps_ratio(rows),
     )
 
 
@@ -315,38 +304,3 @@ def _invalid_reason(window: Window | None, accounting: Accounting) -> str | None
     if accounting.problem is not None:
         reasons.append(accounting.problem)
     return "; ".join(reasons) or None
-
-
-def count_errors(rows: pa.Table) -> tuple[ErrorCount, ...]:
-    """Count the failed measured requests of a table by error_kind, with one example each."""
-    is_failed = measured(rows) & is_word(rows, "outcome", "failed")
-    failed = rows_where(rows, is_failed, ("error_kind", "http_status", "error_text"))
-    counts = []
-    for entry in _value_counts(failed["error_kind"]):
-        kind = entry["values"] or "unknown"
-        same = failed["error_kind"].combine_chunks().to_pylist().index(entry["values"])
-        example = failed.slice(same, 1).to_pylist()[0]
-        counts.append(
-            ErrorCount(
-                kind=kind,
-                count=entry["counts"],
-                http_status=example["http_status"],
-                text=example["error_text"],
-            )
-        )
-    return tuple(sorted(counts, key=lambda c: (-c.count, c.kind)))
-
-
-def _by_target(rows: pa.Table) -> dict[str, int]:
-    ok = rows_where(rows, measured(rows) & is_word(rows, "outcome", "ok"), ("target",))
-    return {entry["values"]: entry["counts"] for entry in _value_counts(ok["target"])}
-
-
-def _value_counts(column: pa.ChunkedArray[Any]) -> list[dict[str, Any]]:
-    counted: Any = pc.value_counts(column)
-    return list(counted.to_pylist())
-
-
-def _user_stamps_ratio(rows: pa.Table) -> float | None:
-    ok = measured(rows) & is_word(rows, "outcome", "ok")
-    return float(is_word(rows, "stamp", "user")[ok].mean()) if ok.any() else None

@@ -12,10 +12,10 @@ from distbench.analysis.summary import (
     CHUNK_COLUMNS,
     ROW_COLUMNS,
     LevelSummary,
-    count_errors,
     meets_all,
     summarize_level,
 )
+from distbench.analysis.tallies import count_errors
 from distbench.core.levels import LevelSpec
 from distbench.core.plan import Slo
 from distbench.store.schema import LEVELS
