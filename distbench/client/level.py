@@ -100,10 +100,10 @@ class ClientLevel:
             background.end()
             await helpers[0]
             await self._drop_leftovers(source, finisher)
-            reporter.final()
         finally:
             for helper in helpers:
                 helper.cancel()
+            reporter.final()
             await asyncio.gather(*(lane.wire.close() for lane in lanes))
         _raise_faults(await asyncio.gather(*helpers, return_exceptions=True))
         return Finished(
