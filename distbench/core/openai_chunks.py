@@ -7,7 +7,7 @@ UTF-8) takes the lenient way, which builds the same structs by hand and takes wh
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -15,6 +15,9 @@ from distbench.core import lenient_json
 from distbench.core.openai_errors import error_in
 
 _MAX_COUNT = 2**31 - 1
+
+# What a column can hold; anything else takes the lenient way and becomes None there.
+Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_COUNT)]
 
 
 class ToolCall(msgspec.Struct, gc=False):
@@ -49,20 +52,20 @@ class Choice(msgspec.Struct, gc=False):
 class PromptDetails(msgspec.Struct, gc=False):
     """Parts of the prompt tokens."""
 
-    cached_tokens: int | None = None
+    cached_tokens: Count | None = None
 
 
 class CompletionDetails(msgspec.Struct, gc=False):
     """Parts of the completion tokens."""
 
-    reasoning_tokens: int | None = None
+    reasoning_tokens: Count | None = None
 
 
 class Usage(msgspec.Struct, gc=False):
     """The server's own count; None where it does not tell."""
 
-    prompt_tokens: int | None = None
-    completion_tokens: int | None = None
+    prompt_tokens: Count | None = None
+    completion_tokens: Count | None = None
     prompt_tokens_details: PromptDetails | None = None
     completion_tokens_details: CompletionDetails | None = None
 

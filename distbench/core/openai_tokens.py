@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from distbench.core.answer import Answer
-from distbench.core.openai_chunks import Choice, Chunk, NotJson, Usage, as_count, decode_chunk
+from distbench.core.openai_chunks import Choice, Chunk, NotJson, Usage, decode_chunk
 from distbench.core.openai_errors import clean_text
 from distbench.core.records import TokenSource
 
@@ -124,16 +124,18 @@ class TokenTally:
             The field that held its text, where it held one text and nothing else that counts; else None.
         """
         bears_answer = bears_thought = False
+        num_ids = 0
         for choice in chunk.choices or ():
             has_answer, has_thought = self._take_choice(choice)
             bears_answer |= has_answer
             bears_thought |= has_thought
+            if choice.token_ids:
+                num_ids += len(choice.token_ids)
         if chunk.usage is not None:
             self._take_usage(chunk.usage)
             self.has_ended |= not chunk.choices
         if chunk.metrics:
             self._metrics |= {name: value for name, value in chunk.metrics.items() if value is not None}
-        num_ids = sum(len(choice.token_ids) for choice in chunk.choices or () if choice.token_ids)
         if not (bears_answer or bears_thought or num_ids):
             return None
         self.chunk_ns.append(stamp_ns)
@@ -227,15 +229,15 @@ class TokenTally:
 
     def _take_usage(self, usage: Usage) -> None:
         known = self._usage
-        prompt, completion = as_count(usage.prompt_tokens), as_count(usage.completion_tokens)
-        known.prompt_tokens = known.prompt_tokens if prompt is None else prompt
-        known.completion_tokens = known.completion_tokens if completion is None else completion
-        if usage.prompt_tokens_details is not None:
-            cached = as_count(usage.prompt_tokens_details.cached_tokens)
-            self._cached_tokens = self._cached_tokens if cached is None else cached
-        if usage.completion_tokens_details is not None:
-            reasoning = as_count(usage.completion_tokens_details.reasoning_tokens)
-            self._reasoning_tokens = self._reasoning_tokens if reasoning is None else reasoning
+        if usage.prompt_tokens is not None:
+            known.prompt_tokens = usage.prompt_tokens
+        if usage.completion_tokens is not None:
+            known.completion_tokens = usage.completion_tokens
+        prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
+        if prompt is not None and prompt.cached_tokens is not None:
+            self._cached_tokens = prompt.cached_tokens
+        if completion is not None and completion.reasoning_tokens is not None:
+            self._reasoning_tokens = completion.reasoning_tokens
 
     def _count_chunk(self, chunk: Chunk, num_ids: int) -> None:
         """Note how many tokens a token-bearing chunk holds; one that does not tell makes all unknown."""
@@ -243,7 +245,7 @@ class TokenTally:
             self._id_tokens = self._id_tokens + num_ids if num_ids else None
         if self._chunk_tokens is None:
             return
-        total = None if chunk.usage is None else as_count(chunk.usage.completion_tokens)
+        total = None if chunk.usage is None else chunk.usage.completion_tokens
         count = num_ids or (None if total is None else total - self._counted_tokens)
         if count is None or not 0 < count <= _MAX_CHUNK_TOKENS:
             self._chunk_tokens = None
