@@ -86,9 +86,10 @@ class SseParser:
             and piece.endswith(b"}\n\n")
             and b"\r" not in piece
         ):
-            parts = piece[6:-2].split(b"\n\ndata: ")
+            num_lines = piece.count(b"\n")
             # Every LF belongs to the separators: the piece is whole events of one data line each.
-            if piece.count(b"\n") == 2 * len(parts) and len(piece) <= self._max_bytes:
+            parts = [piece[6:-2]] if num_lines == 2 else piece[6:-2].split(b"\n\ndata: ")
+            if num_lines == 2 * len(parts) and len(piece) <= self._max_bytes:
                 self._start = None
                 return [SseEvent(part, b"", stamp_ns) for part in parts]
         return self.feed_lines(piece, stamp_ns)
