@@ -20,7 +20,8 @@ from distbench.analysis.saturation import LevelVerdict, Verdict, judge_level, ru
 
 SCHEMA = 1
 SEVERITIES = ("good", "info", "warning", "error")
-_HEADLINES = ("ceiling", "packing")
+# What is told before all else, whatever its severity: the result, then why.
+_FIRST = {"ceiling": 0, "packing": 0, "packing_shape": 1}
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,8 +157,7 @@ def findings_json(judgement: Judgement, findings: Sequence[Finding], **more: Any
     """
     order = {severity: -index for index, severity in enumerate(SEVERITIES)}
     ordered = sorted(
-        enumerate(findings),
-        key=lambda pair: (pair[1].kind not in _HEADLINES, order[pair[1].severity], pair[0]),
+        findings, key=lambda f: (_FIRST.get(f.kind, 2), 0 if f.kind in _FIRST else order[f.severity])
     )
     found = judgement.ceiling
     content = {
@@ -180,7 +180,7 @@ def findings_json(judgement: Judgement, findings: Sequence[Finding], **more: Any
             }
             for level in judgement.levels
         ],
-        "findings": [dataclasses.asdict(finding) for _, finding in ordered],
+        "findings": [dataclasses.asdict(finding) for finding in ordered],
         **more,
     }
     clean: dict[str, Any] = _json_safe(content)

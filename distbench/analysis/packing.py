@@ -15,10 +15,10 @@ from typing import Any
 
 from distbench.analysis.case import Ladder, LevelCase
 from distbench.analysis.ceiling import Ceiling, Point
-from distbench.analysis.diagnosis import Limit
+from distbench.analysis.diagnosis import Limit, diagnose
 from distbench.analysis.findings import JudgedLevel, Judgement, judge, run_limit
 from distbench.analysis.noise import t_interval
-from distbench.analysis.saturation import Verdict, run_verdict
+from distbench.analysis.saturation import Verdict, judge_level, run_verdict
 
 FIGURES = (
     "request_rate",
@@ -144,6 +144,26 @@ class Packings:
         """The best ranked shape with one user message per request; None."""
         return next((shape for shape in self.champions if shape.users_per_request == 1), None)
 
+    @property
+    def reference(self) -> Shape | None:
+        """What the others are held against: the unpacked shape, even where the server was not full there; else the best; None."""
+        alone = [shape for shape in self.shapes if shape.users_per_request == 1 and shape.counted]
+        return self.unpacked or max(alone, key=lambda shape: shape.rate or 0.0, default=self.best)
+
+    @property
+    def overtaking(self) -> tuple[Shape, ...]:
+        """Shapes that gave more than the best, beyond noise, without the server being full: at least as good, and not ranked."""
+        best = self.best
+        return tuple(
+            shape
+            for shape in self.shapes
+            if best is not None
+            and shape.counted
+            and shape.verdict is Verdict.NOT_SATURATED
+            and (shape.rate or 0.0) > (best.rate or 0.0)
+            and differs(best, shape)
+        )
+
     def to_json(self) -> list[dict[str, Any]]:
         """Return the comparison for findings.json, one object a shape; None for what is not known."""
         return [self._entry(shape) for shape in self.shapes]
@@ -180,7 +200,7 @@ def compare_packings(cases: Sequence[LevelCase]) -> Packings:
     """
     judged: dict[int, Judgement] = {}
     for users in sorted({case.users_per_request for case in cases}):
-        judged[users] = judge([case for case in cases if case.users_per_request == users])
+        judged[users] = _judge_packing([case for case in cases if case.users_per_request == users])
     shapes = tuple(shape for users, group in judged.items() for shape in _shapes_of(users, group))
     ranking = tuple(
         sorted(
@@ -188,6 +208,26 @@ def compare_packings(cases: Sequence[LevelCase]) -> Packings:
         )
     )
     return Packings(shapes=shapes, ranking=ranking, judgement=_judgement(cases, judged, shapes, ranking))
+
+
+def _judge_packing(cases: Sequence[LevelCase]) -> Judgement:
+    """
+    Judge the levels of one packing.
+
+    Fewer connections are overruled by more that give more. The most connections are judged by the gauges alone: the level below is no
+    rung that was climbed from but as many messages in flight, so that growth over it does not speak against a full server.
+    """
+    judged = judge(cases)
+    most = max(case.connections for case in cases)
+    alone = Ladder.of(case for case in cases if case.connections == most)
+    levels = []
+    for level in judged.levels:
+        if level.case.connections == most:
+            verdict = judge_level(level.case, alone)
+            diagnosis = diagnose(level.case, verdict, judged.ladder)
+            level = JudgedLevel(case=level.case, verdict=verdict, diagnosis=diagnosis)
+        levels.append(level)
+    return dataclasses.replace(judged, levels=tuple(levels))
 
 
 def differs(one: Shape, other: Shape) -> bool:

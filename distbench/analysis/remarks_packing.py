@@ -51,6 +51,9 @@ def _headline(packings: Packings) -> list[Finding]:
         "ratio_to_unpacked": _ratio(best, packings.unpacked),
     }
     figure = f"{number(best.rate)} user messages/s at {_count(best.connections, 'connection')}"
+    open_end = _open_end(packings, best, figure)
+    if open_end is not None:
+        return [Finding(kind="packing", severity="warning", text=open_end, evidence=evidence)]
     if not rivals:
         text = f"{_name(best)} gave {figure}; no other packing can be ranked beside it."
         return [Finding(kind="packing", severity="warning", text=text, evidence=evidence)]
@@ -63,6 +66,24 @@ def _headline(packings: Packings) -> list[Finding]:
     else:
         text = f"Packing pays here: {_name(best, lower=True)} gives most, {figure}; {_losses(rivals, best)}."
     return [Finding(kind="packing", severity="good", text=text, evidence=evidence)]
+
+
+def _open_end(packings: Packings, best: Shape, figure: str) -> str | None:
+    """Return the headline where the ranking cannot decide: a shape outside it gave more, or the unpacked one is outside it."""
+    filled = f"Of the packings that filled the server, {_name(best, lower=True)} gave most, {figure}"
+    if packings.overtaking:
+        most = max(packings.overtaking, key=lambda shape: shape.rate or 0.0)
+        return (
+            f"{_name(most)} gave most, {number(most.rate)} user messages/s at {_count(most.connections, 'connection')}, and the server "
+            f"was not even full: a lower bound. {filled}."
+        )
+    if packings.unpacked is None:
+        alone = [
+            shape for shape in packings.shapes if shape.users_per_request == 1 and shape.rate is not None
+        ]
+        seen = f" (at least {number(alone[0].rate)}/s)" if alone and alone[0].counted else ""
+        return f"{filled}. Whether packing pays is not known: one user message per request cannot be ranked{seen}."
+    return None
 
 
 def _tie(
@@ -97,8 +118,8 @@ def _losses(shapes: Sequence[Shape], best: Shape) -> str:
 
 
 def _reasons(packings: Packings) -> list[Finding]:
-    """Hold every other packing against the unpacked one, or against the best where that is not ranked."""
-    base = packings.unpacked or packings.best
+    """Hold every other packing against the unpacked one, or against the best where that has no figures."""
+    base = packings.reference
     if base is None:
         return []
     found = []
@@ -112,7 +133,9 @@ def _reasons(packings: Packings) -> list[Finding]:
             factor = shape.users_per_request / base.users_per_request
             requests = _column_ratio(shape, base, "request_rate")
             if requests is not None:
-                text += f" ({factor:g} times the messages in each of {number(requests)} times the requests)"
+                text += (
+                    f" ({factor:g} times the messages in a request, {number(requests)} times the requests/s)"
+                )
         text += f". {_sentence(changes)}" if changes else ". No figure of the servers tells why."
         evidence = {
             "users_per_request": shape.users_per_request,
@@ -220,7 +243,6 @@ def _overflowed(packings: Packings) -> list[Finding]:
 def _unranked(packings: Packings) -> list[Finding]:
     """Name the shapes that are left out of the ranking, and warn where one of them may be better than the best."""
     found = []
-    best = packings.best
     for shape in packings.shapes:
         if shape.is_ranked:
             continue
@@ -230,14 +252,9 @@ def _unranked(packings: Packings) -> list[Finding]:
             f"Not ranked: {_packing(shape)} per request at {_count(shape.connections, 'connection')} "
             f"({str(shape.verdict).replace('_', ' ')}{because})."
         )
-        above = (
-            best is not None
-            and bool(shape.counted)
-            and (shape.rate or 0.0) > (best.rate or 0.0)
-            and differs(best, shape)
-        )
+        above = shape in packings.overtaking
         if above:
-            text += f" It gave {number(shape.rate)} user messages/s without being full, more than the best: give it more connections."
+            text += f" It gave {number(shape.rate)} user messages/s, more than the best: give it more connections."
         found.append(
             Finding(
                 kind="packing_unranked",

@@ -16,6 +16,7 @@ from rich.text import Text
 
 from distbench.core.levels import LevelSpec
 from distbench.experiment.observer import LevelProgress
+from distbench.report.shapes_table import shapes_table
 from distbench.report.terminal import level_table, rate
 
 _PLAIN_INTERVAL_S = 10.0
@@ -51,10 +52,17 @@ def progress_text(state: LevelProgress) -> str:
 
 
 class LiveObserver:
-    """Draws on a terminal: finished levels as a growing table, the running one below it."""
+    """
+    Draws on a terminal: finished levels as a growing table, the running one below it.
 
-    def __init__(self, console: Console) -> None:
+    Args:
+        console: The terminal.
+        shapes: The table is to compare packings.
+    """
+
+    def __init__(self, console: Console, *, shapes: bool = False) -> None:
         self._console = console
+        self._table = shapes_table if shapes else level_table
         self._rows: list[Mapping[str, Any]] = []
         self._stage = ""
         self._outlook = ""
@@ -104,7 +112,7 @@ class LiveObserver:
     def _render(self) -> RenderableType:
         parts: list[RenderableType] = []
         if self._rows:
-            parts.append(level_table(self._rows, self._console.width))
+            parts.append(self._table(self._rows, self._console.width))
         if self._level is None:
             parts.append(Spinner("dots", Text(self._stage)))
             return Group(*parts)
@@ -128,10 +136,11 @@ class LiveObserver:
 
 
 class PlainObserver:
-    """Prints a line now and then, for logs and pipes."""
+    """Prints a line now and then, for logs and pipes; arguments as of LiveObserver."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, *, shapes: bool = False) -> None:
         self._console = console
+        self._shapes = shapes
         self._last_s = time.monotonic()
 
     def __enter__(self) -> PlainObserver:
@@ -174,9 +183,10 @@ class PlainObserver:
 
     def level_done(self, row: Mapping[str, Any]) -> None:
         """Print the level's main figures."""
+        messages = f", {rate(row['user_message_rate'])} user messages/s" if self._shapes else ""
         self._say(
             f"  {row['requests_ok']} ok, {row['requests_failed']} failed, {rate(row['request_rate'])} requests/s, "
-            f"{rate(row['output_token_rate'])} output tokens/s"
+            f"{rate(row['output_token_rate'])} output tokens/s{messages}"
         )
 
 
@@ -202,12 +212,9 @@ class QuietObserver(PlainObserver):
         """Print nothing."""
 
 
-def make_observer(console: Console, *, quiet: bool) -> LiveObserver | PlainObserver:
-    """Return the observer that fits: quiet, a terminal, or neither."""
+def make_observer(console: Console, *, quiet: bool, shapes: bool = False) -> LiveObserver | PlainObserver:
+    """Return the observer that fits: quiet, a terminal, or neither; shapes: packings are compared."""
     if quiet:
         return QuietObserver(console)
-    return (
-        LiveObserver(console)
-        if console.is_terminal and not console.is_dumb_terminal
-        else PlainObserver(console)
-    )
+    fits = LiveObserver if console.is_terminal and not console.is_dumb_terminal else PlainObserver
+    return fits(console, shapes=shapes)

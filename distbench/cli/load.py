@@ -54,7 +54,8 @@ def _execute(command: str, context: click.Context) -> int:
     if params["dry_run"]:
         _print(out, describe_plan(plan), as_json=params["as_json"])
         return 0
-    with make_observer(Console(stderr=True), quiet=params["quiet"] or params["as_json"]) as observer:
+    quiet = params["quiet"] or params["as_json"]
+    with make_observer(Console(stderr=True), quiet=quiet, shapes=command == "shapes") as observer:
         if resume is None:
             result = run_plan(plan, observer, environ=os.environ)
         else:

@@ -51,7 +51,10 @@ _HELP: dict[str, tuple[str, str]] = {  # key -> (metavar, help); "" is a flag
     "start": ("N", "First number of connections."),
     "max": ("N", "Largest number of connections to try."),
     "factor": ("F", "Growth from level to level."),
-    "repeats": ("N", "Repeats of the levels around the best one."),
+    "repeats": (
+        "N",
+        "capacity: repeats of the levels around the best one. Default: 3; shapes: of every level. Default: 0.",
+    ),
     "verify-client": ("", "Repeat the peak with twice the clients: proof that the client is not the limit."),
     "clients": ("K", "Load-generating processes. Default: from the cluster's CPUs and the load."),
     "requests": ("M", "TOTAL measured requests per level. Default: max(400, 8 x connections)."),

@@ -136,7 +136,7 @@ class LoadPlan:
     Attributes:
         connections: run, shapes: one number. capacity: the levels in order, or empty for the ladder. Open loop: the cap, or empty.
         start, max_connections, factor: The ladder of capacity: first level, last level at most, growth per level.
-        repeats: capacity: repeats of the levels around the best.
+        repeats: capacity: repeats of the levels around the best; None: 3. shapes: repeats of every level; None: none.
         clients: Load-generating processes; None: from the cluster's CPUs and the load.
         requests: Measured requests per level; None: at least 400 and 8 per connection, unless a duration is given.
         duration_s: Seconds per level; with requests, the first to end; None: no limit.
@@ -153,7 +153,7 @@ class LoadPlan:
     start: int = 1
     max_connections: int = 1024
     factor: float = 2.0
-    repeats: int = 3
+    repeats: int | None = None
     clients: int | None = None
     requests: int | None = None
     duration_s: float | None = None

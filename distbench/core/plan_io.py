@@ -82,7 +82,7 @@ OPTIONS: tuple[Option, ...] = (
     Option("start", "load", "start", read_int, commands=_CAPACITY),
     Option("max", "load", "max_connections", read_int, commands=_CAPACITY),
     Option("factor", "load", "factor", read_float, commands=_CAPACITY),
-    Option("repeats", "load", "repeats", read_int, commands=_CAPACITY),
+    Option("repeats", "load", "repeats", read_int, commands=("capacity", "shapes")),
     Option("verify-client", "load", "verify_client", read_bool, commands=_CAPACITY),
     Option("clients", "load", "clients", read_int),
     Option("requests", "load", "requests", read_int),

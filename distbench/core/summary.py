@@ -49,7 +49,9 @@ class LevelSummary:
         hit_ratio: Prompt tokens that a server with endless room finds in its prefix cache, block by block, of all prompt tokens:
             requests one after the other, the cache empty at the level's start.
         shared_ratio: The same without blocks: tokens equal to the beginning of an earlier prompt.
-        too_long: Sampled requests that cannot fit the context; None where the context is not known.
+        too_long: Sampled requests whose prompt and answer together exceed the context; None where the context is not known.
+        refused: Those of them that have no room at all: the prompt fills the context, or the answer alone exceeds it. vLLM refuses
+            these; the others' answers it cuts short. None likewise.
     """
 
     level: int
@@ -61,6 +63,7 @@ class LevelSummary:
     hit_ratio: float
     shared_ratio: float
     too_long: int | None
+    refused: int | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,10 +102,16 @@ class WorkloadSummary:
                 told.add(level.users_per_request)
                 lines.append(self._level_line(level, len({one.users_per_request for one in self.levels}) > 1))
         for level in self.levels:
-            if level.too_long:
+            packing = f"level {level.level} ({level.users_per_request} user messages per request)"
+            refused = level.refused or 0
+            if refused:
                 lines.append(
-                    f"level {level.level} ({level.users_per_request} user messages per request): {level.too_long} of "
-                    f"{level.sampled} requests cannot fit the context of {self.max_model_len} tokens"
+                    f"{packing}: {refused} of {level.sampled} requests cannot fit the context of {self.max_model_len} tokens"
+                )
+            if level.too_long is not None and level.too_long > refused:
+                lines.append(
+                    f"{packing}: {level.too_long - refused} of {level.sampled} answers will be cut short by the context of "
+                    f"{self.max_model_len} tokens"
                 )
         lines.append(f"distinct prompts: {_percent(self.distinct_ratio)}")
         return lines
@@ -188,9 +197,11 @@ def _summarize(
         units = _units(prompt, length, workload)
         hits += blocks.add(units)
         shared += tokens.add(units)
-    too_long = None
+    too_long = refused = None
     if max_model_len is not None:
-        too_long = sum(n + p.max_tokens > max_model_len for n, p in zip(lengths, prompts, strict=True))
+        asked = [(length, prompt.max_tokens) for length, prompt in zip(lengths, prompts, strict=True)]
+        too_long = sum(length + output > max_model_len for length, output in asked)
+        refused = sum(length >= max_model_len or output > max_model_len for length, output in asked)
     return LevelSummary(
         level=spec.level,
         users_per_request=spec.users_per_request,
@@ -201,6 +212,7 @@ def _summarize(
         hit_ratio=hits / total,
         shared_ratio=shared / total,
         too_long=too_long,
+        refused=refused,
     )
 
 

@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Mapping
 
+from distbench.core.levels import LevelSpec
 from distbench.core.plan import Plan
 from distbench.core.prompts import Workload
 from distbench.core.summary import describe
@@ -19,10 +20,11 @@ from distbench.experiment.datafile import check_dataset, open_dataset
 from distbench.experiment.fleets import fleet_for
 from distbench.experiment.loop import Experiment
 from distbench.experiment.observer import Observer, SilentObserver
-from distbench.experiment.planners import make_planner, planned_levels, shapes_population
+from distbench.experiment.planners import make_planner, planned_levels
 from distbench.experiment.preflight import check_target
 from distbench.experiment.result import RunResult
 from distbench.experiment.session import Session
+from distbench.experiment.shapes import fit_shapes, shapes_population
 from distbench.experiment.signals import StopFlag
 from distbench.experiment.target import TargetFacts
 from distbench.experiment.tokenizing import measure_tokens
@@ -105,11 +107,13 @@ def _carry_out(
     facts = check_target(plan.target, environ)
     for note in facts.notes:
         observer.note(note)
+    workload = _make_workload(plan, facts, environ, observer)
+    levels, warnings = _foretell(plan, facts, workload, observer)
     session = Session(
         plan=plan,
         run_dir=run_dir,
         facts=facts,
-        workload=_make_workload(plan, facts, environ, observer),
+        workload=workload,
         fleet=fleet_for(plan, observer),
         environ=environ,
         observer=observer,
@@ -120,7 +124,9 @@ def _carry_out(
         stack.callback(stop.restore)
         stack.callback(session.close)
         session.open()
-        return Experiment(session, make_planner(plan), observer).run()
+        for warning in warnings:
+            session.note(warning)
+        return Experiment(session, make_planner(plan, levels), observer).run()
 
 
 def _make_workload(
@@ -128,16 +134,25 @@ def _make_workload(
 ) -> Workload:
     calibration = measure_tokens(plan, facts, environ, observer)
     with open_dataset(plan.prompts) as lines:
-        workload = build_workload(
+        return build_workload(
             plan,
             dataset_lines=lines,
             calibration=calibration,
             max_model_len=facts.max_model_len,
             population=shapes_population(plan) if plan.command == "shapes" else None,
         )
+
+
+def _foretell(
+    plan: Plan, facts: TargetFacts, workload: Workload, observer: Observer
+) -> tuple[list[LevelSpec], list[str]]:
+    """Tell what will be asked of the server; return the levels known beforehand and what is to be kept in mind of them."""
     levels = [fit_level(spec, plan, workload) for spec in planned_levels(plan)]
-    # The levels of a ladder differ in nothing that is told here.
-    shown = levels if plan.command == "shapes" else levels[:1]
-    for line in describe(workload, shown, max_model_len=facts.max_model_len).lines():
+    # The levels of a ladder differ in nothing that is told here, nor do repeats.
+    shown = [spec for spec in levels if spec.repeat == 0] if plan.command == "shapes" else levels[:1]
+    summary = describe(workload, shown, max_model_len=facts.max_model_len)
+    for line in summary.lines():
         observer.tell(line)
-    return workload
+    if plan.command != "shapes":
+        return levels, []
+    return fit_shapes(levels, summary.levels, facts.max_model_len)

@@ -14,6 +14,7 @@ from distbench.core.summary import describe
 from distbench.core.workload import build_workload, fit_level
 from distbench.experiment.datafile import open_dataset
 from distbench.experiment.planners import planned_levels
+from distbench.experiment.shapes import shapes_population
 
 # What a token is taken to cost where nothing was measured yet: in the middle of what large models show under load.
 ASSUMED_TOKEN_S = 0.03
@@ -29,7 +30,8 @@ def describe_plan(plan: Plan) -> dict[str, Any]:
         PlanError: the data set cannot be used.
     """
     with open_dataset(plan.prompts) as lines:
-        workload = build_workload(plan, dataset_lines=lines)
+        population = shapes_population(plan) if plan.command == "shapes" else None
+        workload = build_workload(plan, dataset_lines=lines, population=population)
     levels = [fit_level(spec, plan, workload) for spec in planned_levels(plan)]
     summary = describe(workload, levels)
     estimate_s = sum(_estimate_s(spec, plan) for spec in levels)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -11,10 +10,10 @@ from distbench.analysis.ladder import LadderSettings, Measure, Stop, next_step
 from distbench.analysis.time_to_go import time_to_go
 from distbench.core.levels import LevelSpec, level_from_plan
 from distbench.core.plan import Plan
-from distbench.core.workload import requests_of
+from distbench.experiment.shapes import DEFAULT_CONNECTIONS, shape_levels
 
-DEFAULT_CONNECTIONS = 32
-DEFAULT_PACKINGS = (1, 2, 4, 8)
+DEFAULT_REPEATS = 3
+"""Repeats of capacity; shapes has none unless told."""
 
 
 class Planner(Protocol):
@@ -106,13 +105,13 @@ def ladder_settings(plan: Plan) -> LadderSettings:
         max_connections=load.max_connections,
         factor=load.factor,
         connections=load.connections,
-        repeats=load.repeats,
+        repeats=DEFAULT_REPEATS if load.repeats is None else load.repeats,
     )
 
 
 def peak_repeats(plan: Plan) -> int:
     """Return how often the peak is measured again with twice the clients."""
-    return max(1, plan.load.repeats)
+    return max(1, ladder_settings(plan).repeats)
 
 
 def planned_levels(plan: Plan) -> list[LevelSpec]:
@@ -126,42 +125,15 @@ def planned_levels(plan: Plan) -> list[LevelSpec]:
     return [level_from_plan(plan, level=i, connections=connections) for i, connections in enumerate(rungs)]
 
 
-def make_planner(plan: Plan) -> Planner:
-    """Return the planner of a plan's command."""
-    return Ladder(plan) if plan.command == "capacity" else LevelList(planned_levels(plan))
-
-
-def packings_of(plan: Plan) -> tuple[int, ...]:
-    """Return the numbers of user messages per request that shapes compares, ascending; 1, the reference, is always among them."""
-    asked = plan.prompts.users_per_request
-    return DEFAULT_PACKINGS if asked == (1,) else tuple(sorted({1, *asked}))
-
-
-def shapes_population(plan: Plan) -> int:
-    """Return the user messages that every shape sends: the requests of the unpacked one."""
-    spec = level_from_plan(plan, level=0, connections=_shape_connections(plan))
-    return spec.requests or 0
-
-
-def shape_levels(plan: Plan) -> list[LevelSpec]:
+def make_planner(plan: Plan, levels: Sequence[LevelSpec]) -> Planner:
     """
-    Return the levels of the packing experiment: each packing k at N connections, and at N/k (as many messages in flight).
+    Return the planner of a plan's command.
 
-    The same population of user messages is sent at each; the warm-up shrinks with the requests.
+    Args:
+        plan: The plan.
+        levels: Those of run and shapes; capacity finds its own.
     """
-    connections = _shape_connections(plan)
-    population = shapes_population(plan)
-    levels: list[LevelSpec] = []
-    for packing in packings_of(plan):
-        requests = requests_of(population, packing)
-        for held in dict.fromkeys((connections, max(1, connections // packing))):
-            base = level_from_plan(plan, level=len(levels), connections=min(held, requests))
-            levels.append(dataclasses.replace(base, requests=requests, users_per_request=packing))
-    return levels
-
-
-def _shape_connections(plan: Plan) -> int:
-    return plan.load.connections[0] if plan.load.connections else DEFAULT_CONNECTIONS
+    return Ladder(plan) if plan.command == "capacity" else LevelList(levels)
 
 
 def _span(seconds: float) -> str:

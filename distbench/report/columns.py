@@ -60,6 +60,7 @@ LEVEL_COLUMNS: tuple[Column, ...] = (
     Column("users_per_request", "level", "messages/request", _count),
     Column("requests_ok", "requests", "ok", _count),
     Column("requests_failed", "requests", "failed", _count),
+    Column("requests_clamped", "requests", "clamped", _count),
     Column("window_s", "window", "seconds", number),
     Column("request_rate", "rates", "requests/s", rate),
     Column("output_token_rate", "rates", "output tokens/s", rate),
@@ -74,6 +75,7 @@ LEVEL_COLUMNS: tuple[Column, ...] = (
     Column("client_lag_p99_s", "client", "lag p99 ms", milliseconds),
     Column("running_mean", "server", "running", number),
     Column("waiting_mean", "server", "waiting", number),
+    Column("kv_usage_mean", "server", "KV mean", percent),
     Column("kv_usage_max", "server", "KV max", percent),
     Column("prefix_hit_ratio", "server", "prefix hits", percent),
     Column("preemptions", "server", "preemptions", lambda v: number(v, 0)),
@@ -94,5 +96,5 @@ def shown_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def _says_something(name: str, rows: Sequence[Row]) -> bool:
-    plain = {"repeat": 0, "users_per_request": 1, "requests_failed": 0, "valid": True}
+    plain = {"repeat": 0, "users_per_request": 1, "requests_failed": 0, "requests_clamped": 0, "valid": True}
     return any(row[name] is not None and row[name] != plain.get(name) for row in rows)

@@ -52,7 +52,8 @@ def _marked_p99(row: Row, name: str) -> str:
     return f"{text}*" if text != "-" and row[f"{name}_n"] < _FEW_SAMPLES else text
 
 
-def _requests(row: Row) -> Text:
+def requests_cell(row: Row) -> Text:
+    """Return the answered requests, and in red what became of the others."""
     text = Text(f"{row['requests_ok']:,}")
     for word in ("failed", "cut", "dropped", "lost"):
         if row[f"requests_{word}"]:
@@ -60,7 +61,8 @@ def _requests(row: Row) -> Text:
     return text
 
 
-def _verdict(row: Row) -> Text:
+def verdict_cell(row: Row) -> Text:
+    """Return verdict and limit in words."""
     verdict = row["verdict"] or "-"
     style = {"saturated": "green", "client_limited": "bold red", "unstable": "yellow"}.get(verdict, "")
     text = Text(verdict.replace("_", " "), style=style)
@@ -82,7 +84,7 @@ def level_table(rows: Sequence[Row], width: int) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     columns: list[tuple[str, Any, int]] = [  # heading, cell, least width of the terminal
         ("connections", lambda r: f"{r['connections']:,}" + (" again" if r["repeat"] else ""), 0),
-        ("ok", _requests, 0),
+        ("ok", requests_cell, 0),
         ("requests/s", lambda r: rate(r["request_rate"]), 0),
         ("output tokens/s", lambda r: rate(r["output_token_rate"]), 0),
         ("TTFT p50", lambda r: milliseconds(r["ttft_p50_s"]), 100),
@@ -95,7 +97,7 @@ def level_table(rows: Sequence[Row], width: int) -> Table:
         ("waiting", lambda r: number(r["waiting_mean"]), 132),
         ("KV", lambda r: percent(r["kv_usage_mean"]), 175),
         ("prefix hits", lambda r: percent(r["prefix_hit_ratio"]), 175),
-        ("verdict", _verdict, 0),
+        ("verdict", verdict_cell, 0),
     ]
     shown = [column for column in columns if width >= column[2]]
     for heading, _, _ in shown:
@@ -141,10 +143,13 @@ def run_block(
     width: int,
 ) -> RenderableType:
     """Return the last screen of a run: table, errors, findings, notes."""
-    parts: list[RenderableType] = [level_table(rows, width)]
-    footnote = few_samples_note(rows)
-    if footnote is not None:
-        parts.append(footnote)
+    from distbench.report.shapes_table import is_shapes, shapes_table
+
+    if is_shapes(rows):
+        parts: list[RenderableType] = [shapes_table(rows, width)]
+    else:
+        footnote = few_samples_note(rows)
+        parts = [level_table(rows, width), *([] if footnote is None else [footnote])]
     if errors:
         parts.extend([Text(""), Text("Failed requests", style="bold"), *error_lines(errors)])
     if findings.get("findings"):

@@ -84,6 +84,9 @@ def headline(rows: Sequence[Row], findings: Mapping[str, Any]) -> Headline:
 
 
 def _sentence(verdict: str, findings: Mapping[str, Any], rows: Sequence[Row]) -> str:
+    packing = [f for f in findings.get("findings", ()) if f.get("kind") == "packing"]
+    if packing:
+        return str(packing[0]["text"])
     peak = findings.get("peak")
     if not peak:
         return _single(verdict, rows)

@@ -99,14 +99,19 @@ def test_the_last_token_is_never_a_hit() -> None:
 
 
 def test_packings_that_cannot_fit_are_said_beforehand() -> None:
-    """4 x 100 + 50 words and 160 output tokens exceed 600; one message fits."""
-    summary = describe(synthetic(50, 100), [level(0), level(1, users=4)], max_model_len=600)
-    assert [one.too_long for one in summary.levels] == [0, 100]
-    assert (
-        "level 1 (4 user messages per request): 100 of 100 requests cannot fit the context of 600 tokens"
-        in summary.lines()
-    )
-    assert describe(synthetic(50, 100), [level()]).levels[0].too_long is None
+    """
+    A context of 600: 1 message fits (50 + 100 words, 40 output tokens); of 4 the answer is cut (450 + 160); 6 have no room (650).
+    """
+    levels = [level(0), level(1, users=4), level(2, users=6)]
+    summary = describe(synthetic(50, 100), levels, max_model_len=600)
+    assert [one.too_long for one in summary.levels] == [0, 100, 100]
+    assert [one.refused for one in summary.levels] == [0, 0, 100]
+    assert summary.lines()[3:5] == [
+        "level 1 (4 user messages per request): 100 of 100 answers will be cut short by the context of 600 tokens",
+        "level 2 (6 user messages per request): 100 of 100 requests cannot fit the context of 600 tokens",
+    ]
+    unknown = describe(synthetic(50, 100), [level()]).levels[0]
+    assert (unknown.too_long, unknown.refused) == (None, None)
 
 
 def test_left_out_rows_are_counted() -> None:
