@@ -38,7 +38,8 @@ class Background:
     async def run(self) -> None:
         """Work until end() was called and nothing is left to read."""
         while True:
-            slice_ns = _LONG_SLICE_NS if self._finisher.is_behind else _SLICE_NS
+            is_urgent = self._is_ending or self._finisher.is_behind
+            slice_ns = _LONG_SLICE_NS if is_urgent else _SLICE_NS
             until_ns = monotonic_ns() + slice_ns
             is_building = not self._is_ending and self._source.prepare(until_ns)
             is_reading = self._finisher.step(until_ns)

@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import dataclasses
 import time
 
 import pytest
@@ -272,6 +273,16 @@ def test_without_keepalive_each_request_has_a_connection_of_its_own() -> None:
         result = run_level(client_setup(server.url, keepalive=False), order(level(requests=6)))
     assert server.truth.accepts == 1 + 6
     assert None not in result.column("connect_ns")
+
+
+def test_the_reference_connection_carries_a_level_too() -> None:
+    """Httpx behind the same Protocol: same rows, stamps of user space."""
+    with LoadServer(stream(2, 0.005)) as server:
+        setup = dataclasses.replace(client_setup(server.url), http_client="httpx")
+        result = run_level(setup, order(level(requests=6, warmup=2)))
+    assert result.column("outcome") == ["ok"] * 8
+    assert set(result.column("stamp")) == {"user"}
+    assert set(result.column("completion_tokens")) == {2}
 
 
 def test_turns_of_a_conversation_never_overlap() -> None:
