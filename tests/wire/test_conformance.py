@@ -7,12 +7,10 @@ import json
 
 import pytest
 
-from distbench.core.records import ErrorKind, Stamp, TokenSource
-from distbench.wire.base import Timeouts
+from distbench.core.records import ErrorKind, Stamp
 from tests.support.scripted import (
     Act,
     Response,
-    Step,
     byte_by_byte,
     chunked,
     head,
@@ -21,7 +19,7 @@ from tests.support.scripted import (
     stream,
     whole,
 )
-from tests.wire.support import BODY, DATA, KINDS, Kind, answer_of, ask, ask_once, capture, connection, run
+from tests.wire.support import BODY, KINDS, Kind, answer_of, ask, ask_once, connection, run
 
 pytestmark = pytest.mark.parametrize("kind", KINDS)
 
@@ -267,64 +265,6 @@ def test_second_stale_connection_is_a_failure(kind: Kind) -> None:
     run(go())
 
 
-def test_first_token_limit_is_about_tokens(kind: Kind) -> None:
-    """Head, role chunk and pings do not stop the first-token limit (C41, C17, C04)."""
-    role = b'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""}}]}\n\n'
-    pings: list[Step] = [0.02, *chunked(b": ping\n\n")[:1]] * 20
-    response = [head("Transfer-Encoding: chunked"), *chunked(role)[:1], *pings, Act.HANG]
-    exchange = ask_once(kind, response, timeouts=Timeouts(connect_s=5, first_token_s=0.15))
-    assert exchange.error_kind is ErrorKind.FIRST_TOKEN_TIMEOUT
-    assert exchange.sent_ns is not None
-    assert exchange.end_ns is not None
-    assert 0.14 < (exchange.end_ns - exchange.sent_ns) / 1e9 < 1.5
-
-
-def test_silent_server_reaches_the_first_token_limit(kind: Kind) -> None:
-    """A server that accepts and says nothing is ended by the first-token limit (C41 B)."""
-    exchange = ask_once(kind, [Act.HANG], timeouts=Timeouts(first_token_s=0.1, idle_s=0.03))
-    assert exchange.error_kind is ErrorKind.FIRST_TOKEN_TIMEOUT
-
-
-def test_idle_limit_counts_from_the_last_byte_after_the_first_token(kind: Kind) -> None:
-    """Silence before the first token is not idleness, silence after it is; pings are life (C41, C04)."""
-    ping = chunked(b": ping\n\n")[0]
-    alive: Response = [
-        0.3,
-        head("Transfer-Encoding: chunked"),
-        *chunked(EVENT)[:1],
-        0.1,
-        ping,
-        0.1,
-        ping,
-        0.1,
-        *chunked(END),
-    ]
-    limits = Timeouts(idle_s=0.25)
-    assert ask_once(kind, alive, timeouts=limits).error_kind is None
-    dead: Response = [head("Transfer-Encoding: chunked"), *chunked(EVENT)[:1], Act.HANG]
-    exchange = ask_once(kind, dead, timeouts=limits)
-    assert (exchange.error_kind, len(exchange.body)) == (ErrorKind.IDLE_TIMEOUT, 1)
-
-
-def test_total_limit_ends_a_lively_stream(kind: Kind) -> None:
-    """A stream that goes on past the total limit is cut with what it brought; without that limit it passes (C41 A)."""
-    lively: list[Step] = [head("Transfer-Encoding: chunked")]
-    for _ in range(12):
-        lively += [*chunked(EVENT)[:1], 0.025]
-    lively += chunked(END)
-    exchange = ask_once(kind, lively, timeouts=Timeouts(total_s=0.15, idle_s=0.2))
-    assert exchange.error_kind is ErrorKind.TOTAL_TIMEOUT
-    assert 1 <= len(exchange.body) < 12
-    assert ask_once(kind, lively, timeouts=Timeouts(idle_s=0.2)).error_kind is None
-
-
-def test_limits_are_those_of_each_request(kind: Kind) -> None:
-    """A timer left over from one request does not end the next one."""
-    slow: Response = [0.08, *GOOD]
-    exchanges, _ = run(ask(kind, *[slow] * 4, times=4, timeouts=Timeouts(first_token_s=0.15, total_s=0.3)))
-    assert [exchange.error_kind for exchange in exchanges] == [None] * 4
-
-
 def test_refused_connection_says_where(kind: Kind) -> None:
     """A closed port is a connect failure that names the address."""
     port = refused_port()
@@ -426,32 +366,6 @@ def test_many_connections_are_in_flight_at_once(kind: Kind) -> None:
                 await conn.close()
 
     run(go(), 60)
-
-
-RECORDED = sorted(path.name.removesuffix(".recv.jsonl") for path in DATA.glob("*.recv.jsonl"))
-
-
-@pytest.mark.parametrize("name", RECORDED)
-def test_recorded_segments_of_a_real_server(kind: Kind, name: str) -> None:
-    """A real server's bytes, in the segments that were recorded, give the same body and answer as in one piece."""
-    data = capture(name)
-    lines = [json.loads(line) for line in (DATA / f"{name}.recv.jsonl").read_text().splitlines()]
-    segments = [data[line["off"] : line["off"] + line["len"]] for line in lines if line.get("len")]
-    exchange = ask_once(kind, [*segments, Act.CLOSE])
-    at_once = ask_once(kind, [data, Act.CLOSE])
-    is_cut = name == "chat_drop_midstream"
-    assert exchange.error_kind is (ErrorKind.TRUNCATED if is_cut else None)
-    assert b"".join(exchange.body) == b"".join(at_once.body)
-    streaming = "nonstream" not in name
-    one, other = answer_of(exchange, streaming=streaming), answer_of(at_once, streaming=streaming)
-    assert (one.completion_tokens, one.text, one.finish_reason) == (
-        other.completion_tokens,
-        other.text,
-        other.finish_reason,
-    )
-    assert one.error_kind is None
-    if not is_cut:
-        assert one.token_source is TokenSource.USAGE
 
 
 def test_stamps_say_who_took_them(kind: Kind) -> None:

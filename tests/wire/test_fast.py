@@ -8,6 +8,7 @@ import gc
 import resource
 import socket
 import struct
+import threading
 import time
 
 import pytest
@@ -52,39 +53,41 @@ def test_stamps_lie_between_sending_and_reading() -> None:
 
 
 def test_stalled_loop_is_booked_as_lag_not_as_the_servers() -> None:
-    """A client kept from reading for 60 ms stamps right all the same, and says how late it was (C32, C93)."""
+    """A client kept from reading for 50 ms stamps right all the same, and says how late it was (C32, C93)."""
 
     async def go() -> None:
-        # The server runs in a thread of its own; this loop is blocked while the server sends.
+        # The server runs in a thread of its own; this loop is blocked from before it sends until long after.
         listener = socket.create_server(("127.0.0.1", 0))
-        sent: list[int] = []
+        is_blocked, has_sent = threading.Event(), threading.Event()
+        sending: list[int] = []
 
         def serve() -> None:
             sock, _ = listener.accept()
             with sock:
                 sock.recv(65_536)
-                time.sleep(0.03)
-                sent.append(time.monotonic_ns())
+                is_blocked.wait(10)
+                sending.append(time.monotonic_ns())
                 sock.sendall(b"".join(step for step in GOOD if isinstance(step, bytes)))
+                sending.append(time.monotonic_ns())
+                has_sent.set()
                 sock.recv(1)
 
         conn = connection("fast", f"http://127.0.0.1:{listener.getsockname()[1]}/v1/chat/completions")
         serving = asyncio.get_running_loop().run_in_executor(None, serve)
         asking = asyncio.ensure_future(conn.exchange(1, BODY))
-        await asyncio.sleep(0.01)
-        assert conn.connected
-        until_ns = time.monotonic_ns() + 90 * MS
-        while time.monotonic_ns() < until_ns:
-            pass
+        await asyncio.sleep(0.02)
+        is_blocked.set()
+        has_sent.wait(10)
+        time.sleep(0.05)  # noqa: ASYNC251 - the stall
         exchange = await asking
         await conn.close()
         await serving
         listener.close()
         assert exchange.error_kind is None
-        assert exchange.client_lag_ns is not None
-        assert exchange.client_lag_ns > 20 * MS
-        assert abs(exchange.stamps_ns[0] - sent[0]) < 10 * MS
         assert exchange.stamp is Stamp.KERNEL
+        assert exchange.client_lag_ns is not None
+        assert exchange.client_lag_ns > 45 * MS
+        assert sending[0] - MS <= exchange.stamps_ns[0] <= sending[1] + 5 * MS
 
     run(go())
 
