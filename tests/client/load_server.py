@@ -110,7 +110,7 @@ class LoadServer:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._started = threading.Event()
         self._stop: asyncio.Event | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._transports: list[asyncio.WriteTransport] = []
 
     @property
     def url(self) -> str:
@@ -142,15 +142,17 @@ class LoadServer:
         self._started.set()
         await self._stop.wait()
         server.close()
-        for task in list(self._tasks):
+        await asyncio.sleep(0)  # a connection accepted just now gets its task
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0.02)  # closed transports take a turn of the loop to let go of their sockets
+        await asyncio.gather(*others, return_exceptions=True)
+        for transport in self._transports:
+            transport.abort()
+        await asyncio.sleep(0.02)  # aborted transports take a turn of the loop to let go of their sockets
 
     async def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
+        self._transports.append(writer.transport)
         self.truth.accepts += 1
         peer = writer.get_extra_info("peername")
         try:
@@ -159,7 +161,6 @@ class LoadServer:
         except (asyncio.CancelledError, ConnectionError, asyncio.IncompleteReadError):
             pass
         finally:
-            self._tasks.discard(task)
             writer.close()
 
     async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str) -> bool:
