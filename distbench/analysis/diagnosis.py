@@ -13,7 +13,7 @@ from collections.abc import Callable
 from enum import StrEnum
 
 from distbench.analysis.case import FLAT_RATIO, Ladder, LevelCase
-from distbench.analysis.saturation import MOST_SCRAPES_RATIO, LevelVerdict, Verdict
+from distbench.analysis.saturation import LevelVerdict, Verdict
 from distbench.analysis.signs import (
     kv_full,
     kv_text,
@@ -31,6 +31,8 @@ _PROMPT_SHARE = 0.5
 # The engine fills its budget of batched tokens in every step, and budgets are powers of two in practice.
 _BUDGET_TOLERANCE = 0.03
 _STREAM_AT_END_RATIO = 0.8
+_AT_ONCE_RATIO = 0.2
+_MIN_MADE_OVER_S = 0.02
 _SERVER_PART_RATIO = 0.5
 _SAME_TIME_RATIO = 1.25
 _MIN_STREAM_TOKENS = 4
@@ -98,9 +100,16 @@ def diagnose(case: LevelCase, verdict: LevelVerdict, ladder: Ladder) -> Diagnosi
     """
     if verdict.verdict is Verdict.CLIENT_LIMITED:
         return Diagnosis(limit=Limit.CLIENT, evidence=case.client.evidence)
-    found = _buffering(case, ladder)
-    if found is None and verdict.verdict is not Verdict.NOT_SATURATED:
+    buffered = _buffering(case, ladder)
+    found = None
+    if verdict.verdict is not Verdict.NOT_SATURATED:
         found = _first_sign(case, ladder) or _sign_behind(case, ladder)
+    if buffered is not None:
+        # Buffering spoils what can be seen of the stream, so it is named first; the throughput has a limit of its own.
+        also = (
+            () if found is None else (f"beside it the signs of {found.limit}: {'; '.join(found.evidence)}",)
+        )
+        return Diagnosis(limit=Limit.NETWORK, evidence=(*buffered.evidence, *also))
     return found or Diagnosis(limit=Limit.NONE_FOUND, evidence=(_nothing(case, verdict),))
 
 
@@ -143,29 +152,21 @@ def _nothing(case: LevelCase, verdict: LevelVerdict) -> str:
 
 
 def _buffering(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
-    """Tokens that all come with the end of the answer, though the server had its first one long before."""
+    """Tokens that all come with the end of the answer, though the server made them one after the other."""
     if not _comes_at_the_end(case):
         return None
     # A front end that falls behind lumps streams too, but only under load; a buffering proxy does it to a single connection.
     lowest = ladder.lowest()
     if lowest is not None and lowest.connections < case.connections and not _comes_at_the_end(lowest):
         return None
-    ttft, e2e = case.ttft_s, case.e2e_s
-    server = case.server
+    server, ttft, e2e = case.server, case.ttft_s, case.e2e_s
     evidence = [f"clients saw the first token after {ms(ttft)} of {ms(e2e)}: the answers arrive as a whole"]
-    if server is not None and server.ttft_mean_s is not None:
-        if ttft is None or server.ttft_mean_s > _SERVER_PART_RATIO * ttft:
-            return None
-        evidence.append(f"the server had its first token after {ms(server.ttft_mean_s)}")
-    elif (
-        server is not None and server.waiting_ratio is not None and server.waiting_ratio > MOST_SCRAPES_RATIO
-    ):
-        return None
-    if server is not None and server.e2e_mean_s is not None and e2e is not None:
-        if e2e > _SAME_TIME_RATIO * server.e2e_mean_s:
+    if server is not None and server.ttft_mean_s is not None and server.e2e_mean_s is not None:
+        if e2e is not None and e2e > _SAME_TIME_RATIO * server.e2e_mean_s + _FRONTEND_GAP_S:
             return None
         evidence.append(
-            f"and was done after {ms(server.e2e_mean_s)}, as the clients: something in between holds tokens back"
+            f"the server made the first after {ms(server.ttft_mean_s)} and the last after {ms(server.e2e_mean_s)}: "
+            "something in between holds tokens back"
         )
     bundled = case.row["bundled_ratio"]
     if bundled is not None:
@@ -174,8 +175,20 @@ def _buffering(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
 
 
 def _comes_at_the_end(case: LevelCase) -> bool:
+    """
+    Tell whether an answer reaches the client at once, though it was made over time.
+
+    Held against the server's own times the queue does not matter: both first tokens wait in it. Without them, a first token
+    late in an answer says nothing while requests wait.
+    """
     ttft, e2e, tokens = case.ttft_s, case.e2e_s, case.row["completion_tokens_mean"]
     if ttft is None or not e2e or tokens is None or tokens < _MIN_STREAM_TOKENS:
+        return False
+    server = case.server
+    if server is not None and server.ttft_mean_s is not None and server.e2e_mean_s is not None:
+        made_over = server.e2e_mean_s - server.ttft_mean_s
+        return made_over >= _MIN_MADE_OVER_S and e2e - ttft <= _AT_ONCE_RATIO * made_over
+    if server is not None and queues(server):
         return False
     return ttft / e2e >= _STREAM_AT_END_RATIO
 

@@ -79,8 +79,9 @@ def connections_list(cases: Sequence[LevelCase]) -> str:
 def _ceiling(judgement: Judgement) -> list[Finding]:
     found = judgement.ceiling
     if found is None:
-        reason = judgement.stop.text if judgement.stop else "no level could be measured"
-        return [Finding(kind="ceiling", severity="error", text=f"No capacity was found: {reason}.")]
+        known = [level.case.row["invalid_reason"] for level in judgement.levels]
+        reason = judgement.stop.text if judgement.stop else next(filter(None, known), "nothing was measured")
+        return [Finding(kind="ceiling", severity="error", text=f"There is no figure: {reason}.")]
     peak = found.peak
     figure = f"{number(peak.output_token_rate)} output tokens/s"
     if peak.request_rate is not None:
@@ -134,7 +135,9 @@ def limit_remarks(judgement: Judgement) -> list[Finding]:
         Diagnosis(limit=judgement.limit, evidence=()),
     )
     because = f": {'; '.join(diagnosis.evidence)}" if diagnosis.evidence else ""
-    text = f"The limit is {_LIMIT_WORDS[judgement.limit]}{because}. To change it: {diagnosis.remedy}."
+    subject = _LIMIT_WORDS[judgement.limit]
+    opening = f"There is {subject}" if judgement.limit is Limit.NETWORK else f"The limit is {subject}"
+    text = f"{opening}{because}. To change it: {diagnosis.remedy}."
     severity = "warning" if judgement.limit in (Limit.CLIENT, Limit.NETWORK) else "info"
     evidence = {"limit": str(judgement.limit), "signs": diagnosis.evidence, "remedy": diagnosis.remedy}
     return [Finding(kind="limit", severity=severity, text=text, evidence=evidence)]

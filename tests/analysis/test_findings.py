@@ -228,7 +228,7 @@ def test_run_without_any_figure_still_reports() -> None:
     )
     content = findings_json(judgement, remarks(judgement))
     assert (content["peak"], content["knee"], content["verdict"]) == (None, None, "unknown")
-    assert content["findings"][0]["text"] == "No capacity was found: 10 of 10 requests failed."
+    assert content["findings"][0]["text"] == "There is no figure: 10 of 10 requests failed."
     assert "failures" in {finding["kind"] for finding in content["findings"]}
 
 
