@@ -103,7 +103,7 @@ def diagnose(case: LevelCase, verdict: LevelVerdict, ladder: Ladder) -> Diagnosi
     buffered = _buffering(case, ladder)
     found = None
     if verdict.verdict is not Verdict.NOT_SATURATED:
-        found = _first_sign(case, ladder) or _sign_behind(case, ladder)
+        found = _named(case, ladder)
     if buffered is not None:
         # Buffering spoils what can be seen of the stream, so it is named first; the throughput has a limit of its own.
         also = (
@@ -125,6 +125,17 @@ def _first_sign(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
         _decode,
     )
     return next((found for rule in rules if (found := rule(case, ladder)) is not None), None)
+
+
+def _named(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
+    """Return the level's own sign, or that of the next level: where none is here, or where memory turns flat into falling."""
+    own, behind = _first_sign(case, ladder), _sign_behind(case, ladder)
+    if own is None or behind is None:
+        return own or behind
+    # Steps that grow make it flat; it falls when requests are thrown out of the cache and computed again.
+    further = ladder.above(case.connections)
+    falls = further is not None and (further.rate or 0.0) < (1 - FLAT_RATIO) * (case.rate or 0.0)
+    return behind if own.limit is Limit.DECODE and behind.limit is Limit.KV_MEMORY and falls else own
 
 
 def _sign_behind(case: LevelCase, ladder: Ladder) -> Diagnosis | None:

@@ -116,6 +116,16 @@ def test_level_just_full_is_explained_by_the_one_behind() -> None:
     assert found.evidence[0].startswith("at 32 connections: running stood at 16 of 32")
 
 
+@pytest.mark.parametrize(("rate_behind", "expected"), [(90.0, Limit.KV_MEMORY), (100.0, Limit.DECODE)])
+def test_preemptions_that_make_it_fall_outweigh_growing_steps(rate_behind: float, expected: Limit) -> None:
+    """Growing steps explain a flat curve, not a falling one: there the preemptions behind the peak are the limit."""
+    growing = DECODING | {"itl_mean_s": 0.02}
+    below = case(16, 98.0, server(running_mean=16.0, running_max=16.0, **DECODING))
+    peak = case(32, 100.0, server(running_mean=32.0, running_max=32.0, **growing))
+    view = full(40, preemptions=50.0, requests_finished=400.0, kv_usage_mean=0.9, kv_usage_max=1.0)
+    assert diagnosis_of(peak, below, case(64, rate_behind, view)).limit is expected
+
+
 def test_client_comes_first() -> None:
     """A level that the client limited names the client, with its evidence."""
     found = diagnosis_of(case(8, 100.0, full(4), client=LIMITED))
