@@ -46,8 +46,6 @@ def test_stamps_lie_between_sending_and_reading() -> None:
             for sent_ns, stamp_ns in zip(sent, exchange.stamps_ns, strict=True):
                 # The two clocks are read one after the other: a grain of theirs may stand between.
                 assert sent_ns - 100_000 <= stamp_ns <= read_ns
-            later = [*sent[1:], read_ns]
-            assert all(stamp < after for stamp, after in zip(exchange.stamps_ns, later, strict=True))
 
     run(go())
 
@@ -95,11 +93,12 @@ def test_stalled_loop_is_booked_as_lag_not_as_the_servers() -> None:
 def test_read_clock_moves_a_stamp_to_the_monotonic_clock() -> None:
     """A stamp of 5 ms ago is an arrival 5 ms ago, and a lag of 5 ms."""
     clock = ReadClock()
-    seconds, nanoseconds = divmod(time.time_ns() - 5 * MS, 1_000_000_000)
-    now_ns = time.monotonic_ns()
-    arrival_ns = clock.arrival_ns([(1, 35, struct.pack("qq", seconds, nanoseconds))])
-    assert abs(arrival_ns - (now_ns - 5 * MS)) < 2 * MS
-    assert abs(clock.worst_lag_ns - 5 * MS) < 2 * MS
+    before_ns = time.monotonic_ns()
+    stamp = struct.pack("qq", *divmod(time.time_ns() - 5 * MS, 1_000_000_000))
+    after_ns = time.monotonic_ns()
+    arrival_ns = clock.arrival_ns([(1, 35, stamp)])
+    assert before_ns - 6 * MS < arrival_ns < after_ns - 4 * MS
+    assert 4 * MS < clock.worst_lag_ns < time.monotonic_ns() - before_ns + 6 * MS
     assert not clock.is_user
 
 
@@ -173,7 +172,10 @@ def test_unasked_bytes_on_an_idle_connection_close_it() -> None:
         async with scripted_server([[*GOOD, 0.03, timed_out, Act.CLOSE]], [GOOD]) as seen:
             conn = connection("fast", seen.url())
             await conn.exchange(1, BODY)
-            await asyncio.sleep(0.1)
+            for _ in range(200):
+                if not conn.connected:
+                    break
+                await asyncio.sleep(0.02)
             assert not conn.connected
             second = await conn.exchange(2, BODY)
             await conn.close()
