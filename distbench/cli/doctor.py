@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import textwrap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from distbench import __version__
@@ -58,7 +58,9 @@ _HEADINGS = {
     "load": "Load",
 }
 _STYLES = {"ok": "green", "warn": "yellow", "fail": "bold red"}
-_NAME_WIDTH = 14
+_STATUS_WIDTH = 6
+_NAME_WIDTH = 16
+_LEAST_COLUMNS = 16
 _NARROW = 64
 
 
@@ -143,6 +145,8 @@ class _Lines(_Quiet):
     def __init__(self, console: Console, tell: Callable[[str], None]) -> None:
         super().__init__(tell)
         self._console = console
+        # Into a file or a pipe goes one line each, for grep.
+        self._width = console.width if console.is_terminal or "COLUMNS" in os.environ else None
         self._group = ""
 
     def show(self, group: str, check: Check) -> None:
@@ -152,7 +156,7 @@ class _Lines(_Quiet):
                 Text(f"\n{_HEADINGS[group]}" if self._group else _HEADINGS[group], style="bold")
             )
             self._group = group
-        self._console.print(check_line(check, self._console.width))
+        self._console.print(check_lines(check, self._width), soft_wrap=True)
 
 
 @contextmanager
@@ -162,8 +166,10 @@ def _view(
     """Give what shows lines and stages; print the closing sentence at the end."""
     from distbench.experiment.doctor.check import closing_sentence, worst
 
+    # Where lines and spinner share a terminal one of them must know of the other, or they are written over each other.
+    teller = console if console.is_terminal and not quiet else errors
     spinner: AbstractContextManager[Any] = (
-        errors.status("", spinner="dots") if errors.is_terminal else nullcontext()
+        teller.status("", spinner="dots") if teller.is_terminal else nullcontext()
     )
     with spinner as status:
 
@@ -175,32 +181,35 @@ def _view(
     if not quiet:
         everything = [check for checks in groups.values() for check in checks]
         style = _STYLES[worst(everything).value]
-        console.print(Text(f"\n{closing_sentence(groups)}", style=style))
+        console.print(Text(f"\n{closing_sentence(groups)}", style=style), soft_wrap=not console.is_terminal)
 
 
-def check_line(check: Check, width: int) -> Table:
+def check_lines(check: Check, width: int | None) -> Text:
     """
-    Return a check as a line of a terminal: status, name, what was found; below it what to do.
+    Return a check for a terminal: status, name, what was found; below it what to do.
 
     Args:
         check: The check.
-        width: Columns of the terminal; in a narrow one the name stands in the text.
+        width: Columns of the terminal; in a narrow one the name stands in the text. None: no line is broken.
     """
     status = check.status.value
-    found = Text(check.text)
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    grid.add_column(width=4, no_wrap=True)
-    cells = [Text(status, style=_STYLES[status])]
-    if width < _NARROW:
-        found = Text.assemble((check.name, "bold"), ": ", found)
+    head = Text(f"{status:<{_STATUS_WIDTH}}", style=_STYLES[status])
+    text = check.text
+    if width is not None and width < _NARROW:
+        text = f"{check.name}: {text}"
     else:
-        grid.add_column(width=_NAME_WIDTH, no_wrap=True)
-        cells.append(Text(check.name))
-    grid.add_column(overflow="fold")
+        head.append(f"{check.name:<{_NAME_WIDTH}}", style="none")
+    indent = len(head)
+    lines = [Text(line) for line in _wrapped(text, width, indent)]
     if check.advice is not None:
-        found.append(f"\n-> {check.advice}", style="cyan")
-    grid.add_row(*cells, found)
-    return grid
+        lines += [Text(line, style="cyan") for line in _wrapped(f"-> {check.advice}", width, indent)]
+    return Text("\n").join([head + lines[0], *(Text(" " * indent) + line for line in lines[1:])])
+
+
+def _wrapped(text: str, width: int | None, indent: int) -> list[str]:
+    if width is None:
+        return [text]
+    return textwrap.wrap(text, max(_LEAST_COLUMNS, width - indent))
 
 
 def _print_json(out: TextIO, groups: dict[Group, list[Check]], code: int) -> None:

@@ -58,8 +58,8 @@ def check_nodes(reading: ClusterReading) -> Check:
             "ray status on the head shows them; take them out, or start Ray on them again",
             **values,
         )
-    count = f"{len(reading.nodes)} node" + ("s" if len(reading.nodes) != 1 else "")
-    return ok("ray", f"{count}, room for {reading.places} clients", **values)
+    text = f"{_counted(len(reading.nodes), 'node')}, room for {_counted(reading.places, 'client')}"
+    return ok("ray", text, **values)
 
 
 def check_versions(reading: ClusterReading) -> Check:
@@ -137,6 +137,10 @@ def check_wall_clocks(clocks: Mapping[str, ClockReading]) -> Check:
             **values,
         )
     return ok("wall clocks", f"within {s_to_ms(seconds):,.1f} ms of this machine's", **values)
+
+
+def _counted(count: int, word: str) -> str:
+    return f"{count:,} {word}" + ("" if count == 1 else "s")
 
 
 def _named(names: list[str]) -> str:

@@ -23,9 +23,10 @@ from distbench.experiment.doctor.connecting import (
 from distbench.experiment.doctor.machine import MachineReading, read_machine
 from distbench.experiment.doctor.machine_checks import machine_checks
 from distbench.experiment.doctor.streaming import ask_for_stream, check_proxy, check_stream
-from distbench.experiment.target import request_settings, secret_headers, wire_targets
+from distbench.experiment.target import TargetClient, request_settings, secret_headers, wire_targets
 from distbench.telemetry.target import scrape_targets
 from distbench.wire.base import WireTarget
+from distbench.wire.request_head import request_headers
 
 Tell = Callable[[str], None]
 Line = tuple[Group, Check]
@@ -86,15 +87,14 @@ def examine(
     Raises:
         PlanError: the key is not set, or the roots cannot be read; before anything else is looked at.
     """
-    plan = order.plan
-    headers = secret_headers(plan.target, environ) if order.has_target else ()
-    wires = dict(zip(order.urls, wire_targets(plan.target, headers), strict=False))
+    headers = secret_headers(order.plan.target, environ) if order.has_target else ()
+    wires = _wires(order, headers)
     tell("reading this machine")
     own = read()
     cluster = _cluster(order, wires, tell) if order.asks_ray else None
     machines = {own.hostname: own}
     if isinstance(cluster, ClusterReading) and cluster.machines:
-        machines = {**_missing(own, cluster.machines), **cluster.machines}
+        machines = join_machines(own, cluster.machines)
     for check in machine_checks(machines, connections=order.connections, targets=len(order.urls)):
         yield Group.MACHINE, check
     for check in _cluster_lines(cluster):
@@ -107,13 +107,38 @@ def examine(
         yield Group.LOAD, check
 
 
-def _missing(own: MachineReading, machines: Mapping[str, MachineReading]) -> dict[str, MachineReading]:
-    """Return this machine, unless it is one of the nodes."""
-    same = any(
-        (machine.hostname, machine.clock_identity) == (own.hostname, own.clock_identity)
-        for machine in machines.values()
-    )
-    return {} if same else {own.hostname: own}
+def _wires(order: Examination, headers: tuple[tuple[str, str], ...]) -> dict[str, WireTarget]:
+    """Return what connections need to know, by URL; what is wrong with the options themselves is found here."""
+    if not order.has_target:
+        return {}
+    target = order.plan.target
+    wires = dict(zip(order.urls, wire_targets(target, headers), strict=True))
+    for wire in wires.values():
+        request_headers(wire)
+    TargetClient(target, order.urls[0], headers).close()
+    return wires
+
+
+def join_machines(own: MachineReading, nodes: Mapping[str, MachineReading]) -> dict[str, MachineReading]:
+    """
+    Return all machines by name, this one among them once.
+
+    Args:
+        own: This machine, read before Ray had anything to do on it.
+        nodes: Of the nodes, by name.
+    """
+
+    def is_own(machine: MachineReading) -> bool:
+        return (machine.hostname, machine.clock_identity) == (own.hostname, own.clock_identity)
+
+    # Limits are those of the node's processes, which others may have started; what the CPUs did is better known from before.
+    joined = {
+        name: dataclasses.replace(machine, steal_ratio=own.steal_ratio, busy_ratio=own.busy_ratio)
+        if is_own(machine)
+        else machine
+        for name, machine in nodes.items()
+    }
+    return joined if any(is_own(machine) for machine in joined.values()) else {own.hostname: own, **joined}
 
 
 def _cluster(order: Examination, wires: Mapping[str, WireTarget], tell: Tell) -> ClusterReading | FleetError:
@@ -156,10 +181,12 @@ def _target_lines(
                     for url, sample in samples.items()
                 }
             )
-        reached = [url for url, sample in samples.items() if sample.error is None]
+        reached = {url: wires[url] for url, sample in samples.items() if sample.error is None}
         if reached:
-            yield from _usable_lines(order, environ, {url: wires[url] for url in reached}, tell)
-    yield from _metrics_lines(order, headers, tell)
+            yield from _usable_lines(order, environ, reached, tell)
+        # Of a server that cannot be reached it need not be said that its metrics cannot either.
+        wires = reached
+    yield from _metrics_lines(order, tuple(wires), headers, tell)
 
 
 def _usable_lines(
@@ -188,11 +215,13 @@ def _usable_lines(
     yield sum_up({url: check_proxy(reading.headers) for url, reading in streams.items()})
 
 
-def _metrics_lines(order: Examination, headers: tuple[tuple[str, str], ...], tell: Tell) -> Iterator[Check]:
+def _metrics_lines(
+    order: Examination, urls: tuple[str, ...], headers: tuple[tuple[str, str], ...], tell: Tell
+) -> Iterator[Check]:
     plan = order.plan
     judging = plan.judging
     endpoints = scrape_targets(
-        order.urls if judging.metrics else (),
+        urls if judging.metrics else (),
         metrics_urls=judging.metrics_urls,
         gpu_metrics_urls=judging.gpu_metrics_urls,
         auth_headers={name: value for name, value in headers if name.lower() == "authorization"},

@@ -29,6 +29,8 @@ _SAME_LUMP_NS = 300_000
 _TELLING_S = 0.1
 _FEW_CHUNKS = 4
 _LUMPY_RATIO = 4.0
+# Servers that guess ahead put up to a handful of tokens into one event.
+_BUNDLED_RATIO = 8.0
 _ADVICE = (
     "turn buffering off on the way (nginx: proxy_buffering off; gzip off for text/event-stream), or measure the server's own "
     "address; until then TTFT and TPOT are those of the buffer"
@@ -112,8 +114,11 @@ def check_stream(reading: StreamReading) -> Check:
         how = "one lump" if parts == 1 else f"{parts} lumps"
         text = f"{chunks} chunks came in {how}, the last after {time_text}: something buffers the stream"
         return warn("stream", text, _ADVICE, **values)
+    if tokens / chunks >= _BUNDLED_RATIO:
+        text = f"{tokens} tokens came in {chunks} events, about {tokens / chunks:.0f} at a time: inter-token times cannot be seen"
+        return warn("stream", text, f"is it the server (vLLM: --stream-interval)? Else {_ADVICE}", **values)
     if chunks < _FEW_CHUNKS or (reading.e2e_s < _TELLING_S and parts < chunks):
-        return ok("stream", f"{tokens} tokens in {time_text}: too few or too fast to see a buffer", **values)
+        return ok("stream", f"{tokens} tokens in {time_text}: too few or too fast to tell a buffer", **values)
     return ok(
         "stream", f"{tokens} tokens came in {parts} parts over {time_text}, as they were made", **values
     )
