@@ -103,25 +103,26 @@ def _carry_out(
     observer = SilentObserver() if observer is None else observer
     environ = os.environ if environ is None else environ
     stop = StopFlag() if stop is None else stop
-    observer.stage("trying the target")
-    facts = check_target(plan.target, environ)
-    for note in facts.notes:
-        observer.note(note)
-    workload = _make_workload(plan, facts, environ, observer)
-    levels, warnings = _foretell(plan, facts, workload, observer)
-    session = Session(
-        plan=plan,
-        run_dir=run_dir,
-        facts=facts,
-        workload=workload,
-        fleet=fleet_for(plan, observer),
-        environ=environ,
-        observer=observer,
-        stop=stop,
-        earlier=earlier,
-    )
     with contextlib.ExitStack() as stack:
         stack.callback(stop.restore)
+        stop.install_early()
+        observer.stage("trying the target")
+        facts = check_target(plan.target, environ)
+        for note in facts.notes:
+            observer.note(note)
+        workload = _make_workload(plan, facts, environ, observer)
+        levels, warnings = _foretell(plan, facts, workload, observer)
+        session = Session(
+            plan=plan,
+            run_dir=run_dir,
+            facts=facts,
+            workload=workload,
+            fleet=fleet_for(plan, observer),
+            environ=environ,
+            observer=observer,
+            stop=stop,
+            earlier=earlier,
+        )
         stack.callback(session.close)
         session.open()
         for warning in warnings:

@@ -6,13 +6,14 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from distbench.client.messages import Finished, Health, Lost, Progress, Rows
 from distbench.core.levels import LevelSpec
 from distbench.experiment.observer import Observer
 from distbench.experiment.progress import LevelTally
 from distbench.experiment.signals import StopFlag
+from distbench.experiment.vigil import Vigil
 from distbench.fleet.base import Fleet, LevelRun
 from distbench.store.recorder import Recorder
 from distbench.telemetry.scraper import Scraper
@@ -38,8 +39,8 @@ class LevelOutcome:
         order_ns: When its start was ordered for, relative to the run's epoch.
         finished: Last word of each client that ended in order.
         lost: Client -> reason of each that did not.
-        stopped: None, or why the driver ended it early: interrupted | max_failures.
-        before, after: The settled moments around it; None without server metrics.
+        stopped: None, or why the driver ended it early: interrupted | max_failures | target_gone.
+        before, after: The settled moments around it; None without server metrics, or without a server.
     """
 
     spec: LevelSpec
@@ -64,13 +65,27 @@ class LevelRunner:
         observer: Observer,
         stop: StopFlag,
         epoch_ns: int,
+        watched_urls: Sequence[str] = (),
     ) -> None:
+        """
+        Prepare.
+
+        Args:
+            fleet: Started and set up.
+            recorder: Takes the rows.
+            scraper: The telemetry beside the load; None: there is none.
+            observer: Gets told.
+            stop: Set when the user wants to stop.
+            epoch_ns: The run's epoch on the driver's CLOCK_MONOTONIC.
+            watched_urls: Targets that the driver can connect to; a level ends when none of them takes connections any more.
+        """
         self._fleet = fleet
         self._recorder = recorder
         self._scraper = scraper
         self._observer = observer
         self._stop = stop
         self._epoch_ns = epoch_ns
+        self._watched_urls = tuple(watched_urls)
 
     def run(self, spec: LevelSpec) -> LevelOutcome:
         """
@@ -82,13 +97,13 @@ class LevelRunner:
         before = self._settle()
         self._observer.level_started(spec)
         level = self._fleet.start_level(spec, lead_s=_START_LEAD_S)
-        watch = _Watch(spec, ns_to_s(level.start_ns))
+        watch = _Watch(spec, ns_to_s(level.start_ns), self._watched_urls)
         try:
             self._follow(level, watch)
         except BaseException:
             level.stop()
             raise
-        after = self._settle()
+        after = None if watch.stopped == "target_gone" else self._settle()
         self._record_server()
         self._recorder.flush()
         overdue = {
@@ -134,6 +149,9 @@ class LevelRunner:
             reason = "interrupted"
         elif limit is not None and watch.tally.failed >= limit:
             reason = "max_failures"
+        elif (gone := watch.target_gone()) is not None:
+            self._observer.note(gone)
+            reason = "target_gone"
         if reason is not None and watch.stopped is None:
             watch.mark_stopped(reason)
             level.stop()
@@ -172,7 +190,7 @@ class LevelRunner:
 class _Watch:
     """What the loop of one level remembers."""
 
-    def __init__(self, spec: LevelSpec, start_s: float) -> None:
+    def __init__(self, spec: LevelSpec, start_s: float, urls: Sequence[str]) -> None:
         self.spec = spec
         self.tally = LevelTally(spec, start_s=start_s)
         self.finished: dict[int, Finished] = {}
@@ -180,6 +198,14 @@ class _Watch:
         self.stopped: str | None = None
         self.shown_s = 0.0
         self._stopped_s: float | None = None
+        self._start_s = start_s
+        self._vigil = Vigil(urls) if urls else None
+
+    def target_gone(self) -> str | None:
+        """Return one sentence when the servers are gone; None else, and while it is not watched."""
+        if self._vigil is None or self.stopped is not None or time.monotonic() < self._start_s:
+            return None
+        return self._vigil.look(self.tally.answered)
 
     def lose(self, event: Lost) -> None:
         self.lost[event.client] = event.reason

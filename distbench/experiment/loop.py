@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Sequence
 
 from distbench.analysis.accounting import lost_rows
-from distbench.analysis.client_limit import Verification, verify_client
 from distbench.analysis.facts import LevelFacts, level_facts
 from distbench.analysis.judge import VERIFY_PURPOSE, RunVerdict, judge_run, peak_of
 from distbench.analysis.level_row import to_table
@@ -33,7 +31,7 @@ from distbench.experiment.observer import Observer
 from distbench.experiment.planners import Planner, peak_repeats
 from distbench.experiment.result import RunResult
 from distbench.experiment.session import Session
-from distbench.store.reader import open_run
+from distbench.store.reader import read_run
 from distbench.store.runinfo import Totals
 
 _WORDS = ("planned", "ok", "failed", "cut", "dropped", "lost")
@@ -55,7 +53,6 @@ class Experiment:
         self._observer = observer
         self._facts: list[LevelFacts] = []
         self._doubled: list[LevelFacts] = []
-        self._verification: Verification | None = None
         self._status = "complete"
 
     def run(self) -> RunResult:
@@ -71,8 +68,10 @@ class Experiment:
                 self._verify_client()
         except (StoreError, FleetError) as error:
             self._status = "incomplete"
+            session.run_dir.storage.release()
             session.note(f"the run ended early: {error}")
         except BaseException:
+            session.run_dir.storage.release()
             with contextlib.suppress(Exception):
                 session.finish("incomplete", self._totals())
             raise
@@ -94,7 +93,7 @@ class Experiment:
         outcome = session.run_level(spec, **more)
         self._add_lost_rows(outcome)
         session.write_info()
-        facts = level_facts(open_run(session.run_dir.uri), session.level_entry(spec.level))
+        facts = level_facts(read_run(session.run_dir.storage), session.level_entry(spec.level))
         self._observer.level_done(facts.row)
         session.run_dir.write_levels(to_table(f.row for f in [*self._facts, *self._doubled, facts]))
         if outcome.stopped == "interrupted":
@@ -108,7 +107,7 @@ class Experiment:
         if not outcome.lost:
             return
         session, spec = self._session, outcome.spec
-        received = open_run(session.run_dir.uri).requests(spec.level, columns=["phase", "index"])
+        received = read_run(session.run_dir.storage).requests(spec.level, columns=["phase", "index"])
         for position, client in enumerate(outcome.clients):
             if client in outcome.lost:
                 rows = lost_rows(
@@ -141,10 +140,6 @@ class Experiment:
             if self._status == "complete":
                 spec = level_from_plan(plan, level=session.next_level, connections=peak, repeat=repeat)
                 self._doubled.append(self._run_level(spec, purpose=VERIFY_PURPOSE))
-        before = _rates([f for f in self._facts if f.spec.connections == peak])
-        after = _rates(self._doubled)
-        if before and after:
-            self._verification = verify_client(before, after, clients)
 
     def _totals(self) -> Totals:
         rows = [facts.row for facts in [*self._facts, *self._doubled]]
@@ -153,14 +148,13 @@ class Experiment:
     def _conclude(self) -> RunResult:
         """Judge the whole run from its files and write the end of it; a disk that is full now is told, not raised."""
         session = self._session
+        session.run_dir.storage.release()
         verdict = None
         try:
             session.finish(self._status, self._totals())
             verdict = judge_run(
-                open_run(session.run_dir.uri),
+                read_run(session.run_dir.storage),
                 [*self._facts, *self._doubled],
-                stop=self._planner.stop,
-                verification=self._verification,
             )
             session.run_dir.write_levels(to_table(verdict.rows))
             session.run_dir.write_findings(verdict.findings)
@@ -184,9 +178,3 @@ class Experiment:
         if self._status == "incomplete" or verdict is None or self._totals().ok == 0:
             return EXIT_INCOMPLETE
         return EXIT_SLO if verdict.slo_missed else EXIT_OK
-
-
-def _rates(facts: Sequence[LevelFacts]) -> list[float]:
-    """Return the output token rates of the levels that count."""
-    readings = [f.reading for f in facts]
-    return [r.rate for r in readings if r.counts and r.rate is not None]

@@ -47,6 +47,15 @@ class LevelTally:
         """Measured requests that ended in any way so far."""
         return self._sum(lambda p: p.ok + p.failed + p.cut + p.dropped)
 
+    @property
+    def answered(self) -> tuple[int, int, int]:
+        """What changes when the servers answer: requests that went well, warm-up requests, tokens."""
+        return (
+            self._sum(lambda p: p.ok),
+            self._sum(lambda p: p.warmup_done),
+            self._sum(lambda p: p.output_tokens),
+        )
+
     def state(self, now_s: float, running: float | None, waiting: float | None) -> LevelProgress:
         """Return the sums."""
         held = [p for client, p in self._latest.items() if client not in self._lost]

@@ -22,13 +22,14 @@ from distbench.core.levels import LevelSpec
 from distbench.core.plan import Plan
 from distbench.core.plan_io import plan_to_table
 from distbench.core.prompts import Workload
-from distbench.errors import TargetError
+from distbench.errors import FleetError, TargetError
 from distbench.experiment.level_run import LevelOutcome, LevelRunner
 from distbench.experiment.observer import Observer
 from distbench.experiment.signals import StopFlag
 from distbench.experiment.target import TargetFacts, request_settings, secret_headers, wire_targets
 from distbench.fleet.base import Fleet, FleetSetup
-from distbench.store.reader import open_run
+from distbench.fleet.versions import versions_problem
+from distbench.store.reader import read_run
 from distbench.store.recorder import Recorder
 from distbench.store.rundir import RunDir
 from distbench.store.runinfo import RunInfo, Totals, level_entry
@@ -126,6 +127,7 @@ class Session:
             seeds={"prompts": self.plan.prompts.seed},
             extra={"target": _target_entry(self.facts)},
         )
+        self.run_dir.storage.reserve()
         self.run_dir.write_plan(plan_table)
         self.write_info()
         self._say_spread(hosts)
@@ -151,6 +153,8 @@ class Session:
         wall_ns, monotonic_ns = time.time_ns(), time.monotonic_ns()
         if self._is_new:
             return wall_ns, monotonic_ns
+        # A wall clock that was set back meanwhile must not lay the new levels over the old ones.
+        wall_ns = max(wall_ns, self.info.ended_wall_ns or 0)
         return self.info.epoch_wall_ns, monotonic_ns - (wall_ns - self.info.epoch_wall_ns)
 
     def _adopt(
@@ -160,6 +164,9 @@ class Session:
         self._observer.stage("starting clients")
         hosts = self._fleet.start()
         self._stop.install()
+        problem = versions_problem(hosts)
+        if problem is not None:
+            raise FleetError(problem)
         self._observer.stage(f"trying the target from {self._fleet.num_clients} clients")
         self._set_up_clients(self._fleet, epoch_ns)
         self._observer.stage("comparing clocks")
@@ -173,6 +180,8 @@ class Session:
             observer=self._observer,
             stop=self._stop,
             epoch_ns=epoch_ns,
+            # Through a proxy the driver's own connection would say nothing about the target.
+            watched_urls=() if self.plan.target.trust_env else self.plan.target.urls,
         )
 
     def run_level(self, spec: LevelSpec, **more: Any) -> LevelOutcome:
@@ -209,7 +218,7 @@ class Session:
         """Return the levels that an earlier part of the run brought to their end; none in a new run."""
         if self._is_new:
             return []
-        run = open_run(self.run_dir.uri)
+        run = read_run(self.run_dir.storage)
         ended = [
             e
             for e in self._specs
@@ -243,9 +252,11 @@ class Session:
             self._fleets.close()
 
     def finish(self, status: str, totals: Totals) -> None:
-        """Write what is left and the final run.json."""
-        self._recorder.close()
-        self.write_info(status=status, totals=totals, ended_wall_ns=time.time_ns())
+        """Write what is left and the final run.json; the latter also where the disk has no room for the former."""
+        try:
+            self._recorder.close()
+        finally:
+            self.write_info(status=status, totals=totals, ended_wall_ns=time.time_ns())
 
     def _set_up_clients(self, fleet: Fleet, epoch_ns: int) -> None:
         probes = fleet.setup(

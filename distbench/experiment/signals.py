@@ -45,6 +45,11 @@ class StopFlag:
             previous = signal.signal(number, self._handle)
             self._previous.setdefault(number, previous)
 
+    def install_early(self) -> None:
+        """Let SIGTERM end what comes before the load at once and in order, as Ctrl-C does by itself; install() takes over later."""
+        if threading.current_thread() is threading.main_thread():
+            self._previous.setdefault(signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt))
+
     def restore(self) -> None:
         """Give the signals back to whoever had them before the first install()."""
         for number, handler in self._previous.items():
@@ -56,3 +61,7 @@ class StopFlag:
         self._event.set()
         if self._count >= self._PATIENCE:
             os._exit(EXIT_INTERRUPTED)
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -35,7 +35,11 @@ def open_run(path_or_uri: str | os.PathLike[str]) -> RunData:
     Raises:
         StoreError: there is none, it is of another schema version, or its run.json cannot be read.
     """
-    storage = open_storage(path_or_uri)
+    return read_run(open_storage(path_or_uri))
+
+
+def read_run(storage: Storage) -> RunData:
+    """Open the run in a storage for reading; raises as open_run. A URI that is shown lacks what it takes to open it again."""
     if not storage.exists("run.json"):
         what = "holds no run.json" if storage.exists("") else "does not exist"
         raise StoreError(f"{storage.uri} is not a run directory: it {what}")

@@ -24,6 +24,9 @@ _URI = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]+://")
 _OBJECT_STORES = frozenset(("s3", "gcs", "abfs"))
 _DIRECTORY_MODE = 0o700
 _FILE_MODE = 0o600
+# Enough for run.json, levels.parquet, findings.json and the last parts of a run whose disk is full.
+_RESERVE = ".reserve.tmp"
+_RESERVE_BYTES = 512 * 1024
 
 
 class Storage(Protocol):
@@ -45,6 +48,14 @@ class Storage(Protocol):
 
     def discard_root(self) -> None:
         """Remove a root that create_root made, where no file was put into it; else do nothing."""
+        ...
+
+    def reserve(self) -> None:
+        """Set room aside for the end of the run, as far as the place can run full. Raises StoreError, as put."""
+        ...
+
+    def release(self) -> None:
+        """Give the room set aside back; never raises, and a second call does nothing."""
         ...
 
     def put(self, name: str, data: bytes | pa.Buffer) -> None:
@@ -150,10 +161,22 @@ class LocalStorage:
 
     def discard_root(self) -> None:
         """Remove "requests" and the folder itself (if we made it), as far as they are empty."""
+        self.release()
         with contextlib.suppress(OSError):
             (self._root / "requests").rmdir()
             if self._created:
                 self._root.rmdir()
+
+    def reserve(self) -> None:
+        """Fill a hidden file: only bytes that were written are bytes that the disk has."""
+        path = self._root / _RESERVE
+        with _translated("cannot write", path):
+            _write_synced(path, os.urandom(_RESERVE_BYTES))
+
+    def release(self) -> None:
+        """Remove the hidden file."""
+        with contextlib.suppress(OSError):
+            (self._root / _RESERVE).unlink(missing_ok=True)
 
     def put(self, name: str, data: bytes | pa.Buffer) -> None:
         """Write under a hidden temporary name in the same folder, sync, rename, sync the folder."""
@@ -226,6 +249,12 @@ class RemoteStorage:
 
     def discard_root(self) -> None:
         """Do nothing: a folder without files does not exist in an object store."""
+
+    def reserve(self) -> None:
+        """Do nothing: a store has no end that a run could reach."""
+
+    def release(self) -> None:
+        """Do nothing."""
 
     def put(self, name: str, data: bytes | pa.Buffer) -> None:
         """Upload directly to an object store; elsewhere write to a temporary name and move."""

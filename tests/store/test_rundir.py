@@ -219,3 +219,17 @@ def test_access_keys_of_the_output_are_written_nowhere(tmp_path: Path) -> None:
         text = (tmp_path / "run" / name).read_text()
         assert "KEY" not in text
         assert "s3://bucket/run" in text
+
+
+def test_room_is_set_aside_for_the_end_and_seen_by_no_reader(tmp_path: Path) -> None:
+    """Half a megabyte that the disk has for certain; a run that never started leaves it no more than anything else."""
+    run = RunDir.create(tmp_path / "r")
+    run.storage.reserve()
+    assert sum(path.stat().st_size for path in (tmp_path / "r").rglob("*") if path.is_file()) == 512 * 1024
+    assert run.storage.names("") == []
+    run.storage.release()
+    run.storage.release()
+    assert [path for path in (tmp_path / "r").rglob("*") if path.is_file()] == []
+    run.storage.reserve()
+    run.discard()
+    assert not (tmp_path / "r").exists()
