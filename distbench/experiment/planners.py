@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from distbench.analysis.facts import LevelFacts
+from distbench.analysis.judge import search_settings
 from distbench.analysis.ladder import LadderSettings, Measure, Stop, next_step
 from distbench.analysis.time_to_go import time_to_go
 from distbench.core.levels import LevelSpec, level_from_plan
 from distbench.core.plan import Plan
+from distbench.core.plan_io import plan_to_table
 from distbench.experiment.shapes import DEFAULT_CONNECTIONS, shape_levels
 
 DEFAULT_REPEATS = 3
@@ -27,11 +29,6 @@ class Planner(Protocol):
         """Return what comes next and how long the rest takes, one sentence; None: nothing to say."""
         ...
 
-    @property
-    def stop(self) -> Stop | None:
-        """Why a search ended; None: it goes on, or there was none."""
-        ...
-
 
 class LevelList:
     """The planner of run and shapes: levels that are known beforehand."""
@@ -42,11 +39,6 @@ class LevelList:
     def next(self, judged: Sequence[LevelFacts]) -> LevelSpec | None:
         """Return the next level of the list."""
         return self._levels[len(judged)] if len(judged) < len(self._levels) else None
-
-    @property
-    def stop(self) -> Stop | None:
-        """Return None: a list is no search."""
-        return None
 
     def outlook(self, judged: Sequence[LevelFacts]) -> str | None:
         """Return the place in the list, where there are several."""
@@ -61,20 +53,13 @@ class Ladder:
         self._plan = plan
         self._settings = ladder_settings(plan)
         self._measure: Measure | None = None
-        self._stop: Stop | None = None
-
-    @property
-    def stop(self) -> Stop | None:
-        """Why the search ended; None: it goes on."""
-        return self._stop
 
     def next(self, judged: Sequence[LevelFacts]) -> LevelSpec | None:
         """Return the level that the search wants next."""
         step = next_step([j.reading for j in judged], self._settings)
+        self._measure = None if isinstance(step, Stop) else step
         if isinstance(step, Stop):
-            self._measure, self._stop = None, step
             return None
-        self._measure = step
         return level_from_plan(
             self._plan,
             level=len(judged),
@@ -99,14 +84,7 @@ class Ladder:
 
 def ladder_settings(plan: Plan) -> LadderSettings:
     """Return the settings of the capacity search of a plan."""
-    load = plan.load
-    return LadderSettings(
-        start=load.start,
-        max_connections=load.max_connections,
-        factor=load.factor,
-        connections=load.connections,
-        repeats=DEFAULT_REPEATS if load.repeats is None else load.repeats,
-    )
+    return search_settings(plan_to_table(plan))
 
 
 def peak_repeats(plan: Plan) -> int:

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from distbench.analysis.judge import judge_run
 from distbench.store.reader import RunData
 
 Row = Mapping[str, Any]
@@ -45,15 +46,22 @@ def report_figures(run: RunData) -> Figures:
     """
     Gather what a report shows.
 
+    What the run wrote at its end is taken as it is; a run that was killed before that, or lost these files, is judged again from its rows.
+
     Raises:
         StoreError: a file of the run cannot be read.
     """
+    findings = run.findings()
     rows = sorted(run.levels().to_pylist(), key=lambda row: int(row["level"]))
-    errors = _errors(run)
+    if findings is not None and rows and run.info.status != "running":
+        errors = _errors(run)
+    else:
+        verdict = judge_run(run)
+        rows, findings, errors = verdict.rows, verdict.findings, verdict.errors
     notes = [_STATUS_NOTES[run.info.status]] if run.info.status in _STATUS_NOTES else []
     notes += list(run.info.notes)
     notes += [f"{name} was left out: {why}" for name, why in sorted(run.skipped.items())]
-    return Figures(rows=rows, findings=run.findings() or {}, errors=errors, notes=notes)
+    return Figures(rows=rows, findings=findings, errors=errors, notes=notes)
 
 
 def _errors(run: RunData) -> dict[str, tuple[int, str]]:
