@@ -209,7 +209,7 @@ def check_lines(check: Check, width: int | None) -> Text:
 def _wrapped(text: str, width: int | None, indent: int) -> list[str]:
     if width is None:
         return [text]
-    return textwrap.wrap(text, max(_LEAST_COLUMNS, width - indent))
+    return textwrap.wrap(text, max(_LEAST_COLUMNS, width - indent), break_on_hyphens=False)
 
 
 def _print_json(out: TextIO, groups: dict[Group, list[Check]], code: int) -> None:
