@@ -122,7 +122,7 @@ def _add_point(figure: Any, point: Mapping[str, Any] | None, name: str, colour: 
         error_y=error,
         mode="markers+text",
         text=[name],
-        textposition="bottom center" if name == "knee" else "top center",
+        textposition="bottom right" if name == "knee" else "top left",
         textfont={"color": colour, "size": 13},
         hovertemplate=f"<b>{name}</b>: {rate:,.4g} output tokens/s at {point['connections']:,}{span}<extra></extra>",
         name=name,

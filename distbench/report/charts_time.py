@@ -13,6 +13,8 @@ from distbench.report.timeline import Timeline, Values
 from distbench.units import ns_to_s
 
 _STRIP_PX = 128
+# Between the first strip and its legend stand the connections of each window.
+_NAME_PX = 14
 # Connections are named above a window where the name before is so much of the whole span away.
 _LABEL_GAP = 0.03
 
@@ -60,9 +62,10 @@ def timeline_chart(timeline: Timeline, rows: Rows, panels: tuple[_Panel, ...] = 
         panels: The strips.
     """
     shown = [p for p in panels if timeline.has(*[name for name, _, _ in p.lines])]
-    count, height = max(1, len(shown)), 90 + _STRIP_PX * len(shown)
+    count, height = max(1, len(shown)), 106 + _STRIP_PX * len(shown)
     figure = make_subplots(rows=count, cols=1, shared_xaxes=True, vertical_spacing=0.24 / count)
-    figure.update_layout(**layout(height, bargap=0, showlegend=True))
+    margin = {"l": 56, "r": 16, "t": 52, "b": 48}
+    figure.update_layout(**layout(height, bargap=0, showlegend=True, margin=margin))
     for place, panel in enumerate(shown, start=1):
         lines = [line for line in panel.lines if timeline.has(line[0])]
         for number, (name, title, factor) in enumerate(lines):
@@ -74,6 +77,7 @@ def timeline_chart(timeline: Timeline, rows: Rows, panels: tuple[_Panel, ...] = 
         )
         # A legend of its own above each strip: the colours start again in each.
         top = figure.layout[_numbered("yaxis", place)].domain[1]
+        top += _NAME_PX / (height - margin["t"] - margin["b"]) if place == 1 else 0.0
         figure.layout[_numbered("legend", place)] = {**figure.layout.legend.to_plotly_json(), "y": top}
     figure.update_xaxes(axis("", showgrid=False, showticklabels=False))
     figure.update_xaxes(title_text="seconds since the run's epoch", showticklabels=True, row=count, col=1)
@@ -140,7 +144,7 @@ def _shade_windows(figure: Any, rows: Rows, timeline: Timeline) -> None:
                 "xref": "x",
                 "yref": "paper",
                 "x": middle_s,
-                "y": 0,
+                "y": 1,
                 "yanchor": "bottom",
                 "text": text,
                 "showarrow": False,

@@ -24,7 +24,7 @@ from distbench.report.reconciliation import reconcile_levels
 from distbench.report.spread import Spread, client_health, make_spread
 from distbench.report.terminal import milliseconds, rate
 from distbench.report.timeline import Timeline, make_timeline
-from distbench.report.words import LIMITS, headline
+from distbench.report.words import LIMITS, headline, plural
 from distbench.store.reader import RunData
 from distbench.units import ns_to_s
 
@@ -101,7 +101,7 @@ def report_html(run: RunData) -> str:
 
 def _charts(run: RunData, figures: Figures, spread: Spread, timeline: Timeline) -> dict[str, Chart]:
     rows, charts = figures.rows, {}
-    measured = [row for row in rows if row["output_token_rate"] is not None]
+    measured = [row for row in rows if row["requests_ok"] and row["output_token_rate"] is not None]
     if measured and run.info.command == "shapes":
         charts["shapes"] = shapes_chart(rows)
     if len({row["connections"] for row in measured}) > 1 or len(measured) > 1:
@@ -156,7 +156,7 @@ def _key(name: str, value: str, detail: str = "") -> dict[str, str]:
 def _keys(figures: Figures) -> list[dict[str, str]]:
     """Return the figures at the peak; at the fastest level where no peak was named."""
     findings = figures.findings
-    answered = [row for row in figures.rows if row["output_token_rate"] is not None]
+    answered = [row for row in figures.rows if row["requests_ok"] and row["output_token_rate"] is not None]
     if not answered:
         return []
     peak = findings.get("peak") or {}
@@ -167,7 +167,11 @@ def _keys(figures: Figures) -> list[dict[str, str]]:
     keys = [
         _key("output tokens/s", rate(point["output_token_rate"]), span),
         _key("requests/s", rate(point["request_rate"])),
-        _key("connections", f"{row['connections']:,}", f"{row['clients']} clients, {row['targets']} targets"),
+        _key(
+            "connections",
+            f"{row['connections']:,}",
+            f"{plural(row['clients'], 'client')}, {plural(row['targets'], 'target')}",
+        ),
     ]
     knee = findings.get("knee")
     if knee:

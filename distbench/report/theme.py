@@ -66,8 +66,7 @@ def layout(height: int, **more: Any) -> dict[str, Any]:
         "hoverlabel": {"bgcolor": PANEL, "bordercolor": GRID, "font": {"color": INK}},
         "legend": {"orientation": "h", "x": 0, "y": 1.01, "yanchor": "bottom", "font": {"size": 12}},
         "dragmode": False,
-        **more,
-    }
+    } | more
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:

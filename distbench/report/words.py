@@ -64,7 +64,7 @@ def headline(rows: Sequence[Row], findings: Mapping[str, Any]) -> Headline:
         return Headline(
             "all failed",
             "No request was answered: there is nothing to measure.",
-            "See the errors below; `distbench doctor URL` checks the target before time is spent.",
+            "See the errors; distbench doctor URL checks the target before time is spent.",
             "bad",
         )
     if not rows:
@@ -117,8 +117,13 @@ def _single(verdict: str, rows: Sequence[Row]) -> str:
     return f"{figure}: {meaning}."
 
 
+def plural(count: int, word: str) -> str:
+    """Return a number and its word, such as 1 client or 1,024 clients."""
+    return f"{count:,} {word}" if count == 1 else f"{count:,} {word}s"
+
+
 def _connections(count: int) -> str:
-    return f"{count:,} connection" if count == 1 else f"{count:,} connections"
+    return plural(count, "connection")
 
 
 def _advice(verdict: str, findings: Mapping[str, Any]) -> str:

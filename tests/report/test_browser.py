@@ -143,3 +143,29 @@ def test_comparison_page_opens_without_complaint(
 
     assert console_errors(driver) == []
     assert driver.execute_script("return document.querySelectorAll('svg.main-svg').length") > 0
+
+
+@pytest.mark.slow
+def test_forty_levels_of_a_million_requests(tmp_path: Path, driver: Any) -> None:
+    """The page of 40 levels and 1 million requests is below 8 MB, takes less than 30 s of CPU, and opens within 3 s."""
+    import time
+
+    wide = tuple(range(200, 2200, 50))
+    run = write_run(
+        tmp_path / "run", connections=wide, requests=25_000, repeats=0, seats=1000, chunks=False, targets=4
+    )
+    began = time.process_time()
+    text = report_html(open_run(run))
+    spent_s = time.process_time() - began
+    page = _write(tmp_path / "report.html", text)
+
+    opened_ms = []
+    for _ in range(3):  # the machine has other work: the best of three is the page's own
+        driver.get(page.resolve().as_uri())
+        timing = "return performance.getEntriesByType('navigation')[0].domContentLoadedEventEnd"
+        opened_ms.append(driver.execute_script(timing))
+
+    assert len(open_run(run).level_numbers()) == 40
+    assert page.stat().st_size < 8_000_000
+    assert spent_s < 30
+    assert min(opened_ms) < 3_000

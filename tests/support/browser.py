@@ -42,7 +42,10 @@ def chromium(profile: Path, *, width: int = 1280, height: int = 900, dark: bool 
     for flag in (*_FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
         options.add_argument(flag)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(find_command("chromedriver") or "chromedriver"))
+    driver = webdriver.Chrome(
+        options=options, service=Service(find_command("chromedriver") or "chromedriver")
+    )
+    driver.set_script_timeout(90)
     try:
         scheme = {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]}
         driver.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme)
@@ -63,4 +66,6 @@ def open_page(driver: Any, path: Path) -> None:
 
 def console_errors(driver: Any) -> list[str]:
     """Return what the page complained of since the last call."""
-    return [entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+    return [
+        entry["message"] for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")
+    ]
