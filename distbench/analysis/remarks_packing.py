@@ -189,7 +189,10 @@ def _misleading(packings: Packings) -> list[Finding]:
     if best is None:
         return []
     found = []
-    for name, words in (("request_rate", "requests/s"), ("total_token_rate", "tokens/s, prompts included")):
+    for name, words in (
+        ("request_rate", "requests/s"),
+        ("total_token_rate", "all tokens/s, prompts included,"),
+    ):
         known = [shape for shape in ranking if shape.row[name] is not None]
         chosen = max(known, key=lambda shape: float(shape.row[name]), default=best)
         if chosen.users_per_request == best.users_per_request or not differs(best, chosen):
