@@ -223,6 +223,11 @@ def _end_of_rungs(settings: LadderSettings, anchor: Setting | None, flat: int) -
             text=f"{settings.max_connections} connections gave no more, but one such level is not enough: raise --max to be sure",
         )
     grown = anchor.connections if anchor else settings.max_connections
+    if grown < settings.rungs()[-1]:
+        return Stop(
+            reason="max_reached",
+            text=f"the levels above {grown} connections were too short to judge: a lower bound; raise --requests or --duration",
+        )
     return Stop(
         reason="max_reached",
         text=f"throughput still grew at {grown} connections, the most allowed: a lower bound; raise --max",

@@ -22,12 +22,14 @@ from distbench.core.levels import LevelSpec
 from distbench.core.plan import Plan
 from distbench.core.plan_io import plan_to_table
 from distbench.core.prompts import Workload
-from distbench.errors import FleetError, TargetError
+from distbench.errors import FleetError, PlanError, TargetError
 from distbench.experiment.level_run import LevelOutcome, LevelRunner
 from distbench.experiment.observer import Observer
+from distbench.experiment.planners import planned_levels
 from distbench.experiment.signals import StopFlag
 from distbench.experiment.target import TargetFacts, request_settings, secret_headers, wire_targets
 from distbench.fleet.base import Fleet, FleetSetup
+from distbench.fleet.limits import limit_problems
 from distbench.fleet.versions import versions_problem
 from distbench.store.reader import read_run
 from distbench.store.recorder import Recorder
@@ -167,6 +169,10 @@ class Session:
         problem = versions_problem(hosts)
         if problem is not None:
             raise FleetError(problem)
+        most = max(spec.connections for spec in planned_levels(self.plan))
+        problems = limit_problems(hosts, most, self.plan.target.urls)
+        if problems:
+            raise PlanError(problems)
         self._observer.stage(f"trying the target from {self._fleet.num_clients} clients")
         self._set_up_clients(self._fleet, epoch_ns)
         self._observer.stage("comparing clocks")

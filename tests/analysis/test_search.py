@@ -112,6 +112,18 @@ def test_ladder_that_still_grows_is_a_lower_bound() -> None:
     assert [r.connections for r in history[:8]] == [1, 2, 4, 8, 16, 32, 64, 100]
 
 
+def test_levels_that_were_too_short_are_not_taken_for_the_maximum() -> None:
+    """Growth up to 4 connections, and two levels behind it that cannot be judged: a lower bound, and no word of --max."""
+    readings = [Reading(level=i, connections=c, rate=100.0 * c) for i, c in enumerate((1, 2, 4))]
+    short = [
+        Reading(level=3 + i, connections=c, rate=400.0, valid=False) for i, c in enumerate((8, 8, 16, 16))
+    ]
+    step = next_step([*readings, *short], LadderSettings(max_connections=16, repeats=0))
+    assert isinstance(step, Stop)
+    assert "above 4 connections were too short" in step.text
+    assert "--max" not in step.text
+
+
 def test_slow_growth_is_not_taken_for_flat() -> None:
     """4 % a level is below the noise of one step, but two such levels are not: the climb goes on."""
     history, stop = play(lambda n: 100 * n**0.06, LadderSettings(max_connections=64), noise=0.0)
