@@ -189,6 +189,11 @@ class MockServer:
             self._process = None
         self.counters = json.loads(output)
 
+    def requests(self) -> list[TrueRequest]:
+        """Return what the server saw, in the order in which the requests ended; those without an id too."""
+        assert self._process is None, "the truth log is complete only after stop()"
+        return read_truth_log(self._log)
+
     def truth(self) -> dict[int, TrueRequest]:
         """
         Return what the server saw, by request id; requests without an id are left out.
@@ -196,8 +201,7 @@ class MockServer:
         Raises:
             ValueError: Two requests carried the same id.
         """
-        assert self._process is None, "the truth log is complete only after stop()"
-        named = [request for request in read_truth_log(self._log) if request.request_id]
+        named = [request for request in self.requests() if request.request_id]
         by_id = {request.request_id: request for request in named}
         if len(by_id) < len(named):
             raise ValueError(f"{len(named) - len(by_id)} requests carried an id that another one had")
