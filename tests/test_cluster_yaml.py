@@ -47,3 +47,21 @@ def test_setup_calls_a_script_that_exists(cluster: dict[str, Any]) -> None:
     """The machines install this checkout with a script of it."""
     assert cluster["setup_commands"][0] == "~/distbench/scripts/install"
     assert (ROOT / "scripts" / "install").is_file()
+
+
+def test_what_goes_to_the_machines_exists_and_is_enough_for_the_script(cluster: dict[str, Any]) -> None:
+    """Piece by piece: Ray reads all of a folder before it copies, environments and history included."""
+    mounts = {
+        to: ROOT / source for to, source in cluster["file_mounts"].items() if not source.startswith("~")
+    }
+    assert [str(path) for path in mounts.values() if not path.exists()] == []
+    names = {path.name for path in mounts.values()}
+    read_by_install = {"requirements.lock", "requirements-dev.lock", "pyproject.toml", "scripts", "distbench"}
+    built_with = {"README.md", "LICENSE"}
+    assert names == read_by_install | built_with
+
+
+def test_client_hosts_bear_a_resource(cluster: dict[str, Any]) -> None:
+    """The head stays with the driver where a run asks for it."""
+    assert "--resources='{\"client_host\":1}'" in cluster["worker_start_ray_commands"][-1]
+    assert "client_host" not in cluster["head_start_ray_commands"][-1]

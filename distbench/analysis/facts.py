@@ -130,7 +130,7 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
         server=server,
         reconciliation=reconciliation,
         stability=judge_stability(np.asarray(summary.slice_rates)) if summary.slice_rates else None,
-        row=merged(row, _invalidity(row, lost, stopped, reconciliation)),
+        row=merged(row, _invalidity(row, lost, stopped, reconciliation, server)),
         lost=lost,
         stopped=stopped,
         purpose=entry.get("purpose"),
@@ -162,7 +162,11 @@ def _client_columns(summary: LevelSummary, health: ClientHealth) -> LevelRow:
 
 
 def _invalidity(
-    row: LevelRow, lost: Mapping[str, str], stopped: str | None, reconciliation: Reconciliation | None
+    row: LevelRow,
+    lost: Mapping[str, str],
+    stopped: str | None,
+    reconciliation: Reconciliation | None,
+    server: ServerView | None,
 ) -> LevelRow:
     """A level that a fault or somebody else's load touched is not judged, whatever its figures."""
     reasons = [f"client {client} was lost" for client in lost]
@@ -170,6 +174,8 @@ def _invalidity(
         reasons.append(f"it was ended early ({stopped.replace('_', ' ')})")
     if reconciliation is not None and reconciliation.foreign_traffic:
         reasons.append("the server had other traffic")
+    if server is not None and server.continuity is Continuity.RESET:
+        reasons.append("a server restarted")
     if not reasons:
         return {}
     known = row["invalid_reason"]

@@ -124,7 +124,11 @@ def _carry_out(
             earlier=earlier,
         )
         stack.callback(session.close)
-        session.open()
+        try:
+            session.open()
+        except SystemExit as leave:
+            # Ray's own handler of SIGTERM raises it, from ray.init until install() takes over.
+            raise KeyboardInterrupt from leave
         for warning in warnings:
             session.note(warning)
         return Experiment(session, make_planner(plan, levels), observer).run()

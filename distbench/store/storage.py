@@ -245,7 +245,7 @@ class RemoteStorage:
                 )
         self.put(".probe.tmp", b"probe")
         with _translated("cannot remove a file in the run directory", self._uri):
-            self._fs.delete_file(self._path(".probe.tmp"))
+            self._delete(".probe.tmp")
 
     def discard_root(self) -> None:
         """Do nothing: a folder without files does not exist in an object store."""
@@ -291,6 +291,14 @@ class RemoteStorage:
         """Return whether a file or folder is there."""
         with _translated("cannot look at", f"{self._uri}/{name}"):
             return self._fs.get_file_info(self._path(name)).type != pafs.FileType.NotFound
+
+    def _delete(self, name: str) -> None:
+        try:
+            self._fs.delete_file(self._path(name))
+        except OSError:
+            # Arrow then makes an object for the folder, which some stores refuse; the file is gone all the same.
+            if self._fs.get_file_info(self._path(name)).type != pafs.FileType.NotFound:
+                raise
 
     def _path(self, name: str) -> str:
         return f"{self._base}/{name}" if name else self._base

@@ -20,6 +20,8 @@ from tests.support.needs import ROOT
 SERVER_PORT = 8000
 # Ray's import alone takes seconds on a busy machine, and `ray up` does it a dozen times.
 COMMAND_LIMIT_S = 150.0
+# Waits until both client hosts are in the cluster.
+ALL_JOINED = """'until ray status | grep -q "/2.0 client_host"; do sleep 1; done'"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

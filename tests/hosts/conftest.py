@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.hosts.cluster import Cluster, machines
+from tests.hosts.cluster import ALL_JOINED, Cluster, machines
 
 
 @pytest.fixture(scope="session")
@@ -18,6 +18,7 @@ def blank() -> Iterator[Cluster]:
 def cluster(blank: Cluster) -> Cluster:
     """Give the cluster, up, by the commands of docs/cluster.md."""
     blank.ray("get-auth-token", "--generate")
+    blank.admin.run("chmod", "600", "/root/.ray/auth_token")
     blank.ray("up", "-y", "cluster.yaml")
-    blank.ray("exec", "cluster.yaml", """'until ray status | grep -q "/2.0 client_host"; do sleep 1; done'""")
+    blank.ray("exec", "cluster.yaml", ALL_JOINED)
     return blank
