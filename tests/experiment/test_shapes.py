@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +18,10 @@ import pytest
 from rich.console import Console
 
 from distbench.analysis.level_row import empty_level_row
+from distbench.cli.load import shapes as shapes_command
+from distbench.cli.options import plan_from_context
 from distbench.core.levels import LevelSpec
+from distbench.core.plan import Plan
 from distbench.core.plan_io import build_plan
 from distbench.core.summary import LevelSummary, describe
 from distbench.core.workload import build_workload
@@ -29,26 +36,15 @@ from distbench.report.forms import report_text
 from distbench.report.shapes_table import shapes_table
 from distbench.sim.embedded import EmbeddedServer
 from distbench.sim.settings import SimSettings
-from distbench.sim.step_time import StepTimeSettings
 from distbench.store.reader import open_run
 from tests.experiment.conftest import FAST_STEPS
 from tests.support.vllm import VllmServers
 
-# The limits of a small GPU in small: 256 blocks of 32 tokens, 64 sequences, a context of 1,024.
-_SMALL = SimSettings(
-    max_num_seqs=64,
-    max_model_len=1024,
-    block_size=32,
-    num_blocks=256,
-    step_time=StepTimeSettings(
-        fixed_s=0.006, weights_s=0.0, per_sequence_s=0.0001, per_prefill_token_s=0.00001, per_kv_token_s=1e-7
-    ),
-)
-# A system part of 1.3 times a user message, 40 tokens to answer each.
-_ORIGIN = {"system-tokens": 91, "user-tokens": 70, "output-tokens": 40, "no-stream": True}
+_ROOT = Path(__file__).resolve().parents[2]
+_DISTBENCH = Path(sys.executable).with_name("distbench")
 
 
-def plan(**flags: Any) -> Any:
+def plan(**flags: Any) -> Plan:
     """Return a shapes plan without Ray."""
     settings = {"urls": ["http://h:1"], "ray-address": "none", "clients": 1}
     return build_plan("shapes", {}, settings | {k.replace("_", "-"): v for k, v in flags.items()})
@@ -261,20 +257,19 @@ def test_the_table_keeps_within_narrow_terminals() -> None:
     assert "\x1b[1;32m111" in second.replace(" ", "")
 
 
-def check_packing(result: RunResult, expected_hits: float) -> None:
+def check_packing(levels: Sequence[Mapping[str, Any]], findings: Mapping[str, Any], expected: float) -> None:
     """
     Check what the origin saw, on any server with a small KV cache.
 
     With packing hits fall and KV use rises, there are preemptions, and messages/s do not grow in proportion. One message a request
     hits 50 to 60 %, the block-exact calculation within two points, by the server's counters and by usage.
     """
-    rows = {(row["users_per_request"], row["connections"]): row for row in result.rows if row["repeat"] == 0}
-    assert result.exit_code == 0
+    rows = {(row["users_per_request"], row["connections"]): row for row in levels if row["repeat"] == 0}
     most = max(connections for _, connections in rows)
     one, two, four = (rows[users, most] for users in (1, 2, 4))
     assert 0.5 <= one["prefix_hit_ratio"] <= 0.6
-    assert one["prefix_hit_ratio"] == pytest.approx(expected_hits, abs=0.02)
-    assert one["cached_tokens_ratio"] == pytest.approx(expected_hits, abs=0.02)
+    assert one["prefix_hit_ratio"] == pytest.approx(expected, abs=0.02)
+    assert one["cached_tokens_ratio"] == pytest.approx(expected, abs=0.02)
     assert one["prefix_hit_ratio"] > two["prefix_hit_ratio"] + 0.1 > four["prefix_hit_ratio"] + 0.2
     assert four["kv_usage_mean"] > one["kv_usage_mean"]
     assert two["preemptions"] + four["preemptions"] > 0
@@ -282,36 +277,76 @@ def check_packing(result: RunResult, expected_hits: float) -> None:
     assert two["user_message_rate"] < 1.5 * one["user_message_rate"]
     assert four["user_message_rate"] < 2 * one["user_message_rate"]
     assert four["request_rate"] < 0.5 * one["request_rate"]
-    findings = result.findings
     assert [(s["users_per_request"], s["connections"]) for s in findings["shapes"]] == sorted(rows)
     assert findings["findings"][0]["kind"] == "packing"
-    (reason,) = [
-        f
-        for f in findings["findings"]
-        if f["kind"] == "packing_shape" and f["evidence"]["users_per_request"] == 4
-    ]
-    assert "the prefix-cache hit rate fell from" in " ".join(reason["evidence"]["reasons"])
 
 
-def observe_packing(url: str, output: Path, block_tokens: int, **flags: Any) -> None:
-    """Run the origin's experiment, and check what it saw; the block-exact calculation comes from the prompts alone."""
-    told = Told()
-    made = plan(urls=[url], output=str(output), users_per_request="1,2,4", **_ORIGIN, **flags)
-    calibration = measure_tokens(made, check_target(made.target, {}), {}, told)
+def expected_hits(made: Plan, block_tokens: int) -> float:
+    """Return the block-exact hit ratio of the unpacked shape: from the prompts alone, in a cache of endless room."""
+    calibration = measure_tokens(made, check_target(made.target, {}), {}, SilentObserver())
     workload = build_workload(made, calibration=calibration, population=shapes_population(made))
-    (expected,) = describe(workload, shape_levels(made)[:1], block_tokens=block_tokens).levels
-    check_packing(run_plan(made, told), expected.hit_ratio)
+    (level,) = describe(workload, shape_levels(made)[:1], block_tokens=block_tokens).levels
+    return level.hit_ratio
+
+
+def commands_of(page: Path) -> dict[str, list[str]]:
+    """Return the distbench commands of a page's shell blocks: subcommand -> its arguments."""
+    blocks = re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL)
+    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith("distbench")]
+    return {name: [word for word in rest if word != "&"] for _, name, *rest in words}
+
+
+@contextlib.contextmanager
+def serving(arguments: Sequence[str]) -> Iterator[str]:
+    """Run distbench sim with some arguments at a port of its own, and give its URL."""
+    port = arguments.index("--port")
+    command = [str(_DISTBENCH), "sim", *arguments[:port], "--port", "0", *arguments[port + 2 :]]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().split()[-1]
+        finally:
+            process.terminate()
 
 
 @pytest.mark.slow
-def test_packing_on_the_simulator(tmp_path: Path) -> None:
-    """256 blocks of 32: what the origin saw."""
-    with EmbeddedServer(_SMALL) as server:
-        observe_packing(server.url, tmp_path / "r", 32, connections="64", requests=1280, warmup=32)
+def test_the_example_of_the_page_shows_what_packing_does(tmp_path: Path) -> None:
+    """The commands of docs/packing.md, as they stand there but for the port and the place: what the origin saw, on the simulator."""
+    commands = commands_of(_ROOT / "docs" / "packing.md")
+    with serving(commands["sim"]) as url:
+        _, *flags = commands["shapes"]
+        output = flags.index("--output")
+        flags[output + 1] = str(tmp_path / "r")
+        ran = subprocess.run(
+            [str(_DISTBENCH), "shapes", url, *flags, "--ray-address", "none", "--json"],
+            stdout=subprocess.PIPE,
+            check=True,
+        )
+        made = plan_from_context("shapes", shapes_command.make_context("shapes", [url, *flags]))
+        expected = expected_hits(made, block_tokens=32)
+    told = json.loads(ran.stdout)
+    check_packing(told["levels"], told["findings"], expected)
+    shown = subprocess.run([str(_DISTBENCH), "report", told["run"]], stdout=subprocess.PIPE, check=True)
+    assert told["findings"]["findings"][0]["text"][:40] in " ".join(shown.stdout.decode().split())
 
 
 @pytest.mark.vllm
 def test_packing_on_vllm(vllm_servers: VllmServers, tmp_path: Path) -> None:
     """The same on the real one. The server is shared: a seed of our own, so that its cache knows none of the prompts."""
-    url = vllm_servers.url()
-    observe_packing(url, tmp_path / "r", 32, connections="64", requests=640, warmup=16, seed=4711)
+    made = plan(
+        urls=[vllm_servers.url()],
+        output=str(tmp_path / "r"),
+        users_per_request="1,2,4",
+        connections="64",
+        requests=512,
+        warmup=16,
+        seed=4711,
+        system_tokens=91,
+        user_tokens=70,
+        output_tokens=40,
+        no_stream=True,
+    )
+    result = run_plan(made)
+    assert result.exit_code == 0
+    check_packing(result.rows, result.findings, expected_hits(made, block_tokens=32))
