@@ -231,6 +231,8 @@ SHAPE_PANELS = (
     ("kv_usage_max", "KV use, max %", 100.0, ",.0f"),
     ("preemptions", "preemptions", 1.0, ",d"),
     ("ttft_p50_s", "TTFT p50 ms", 1000.0, ",~g"),
+    ("tpot_p50_s", "TPOT p50 ms", 1000.0, ",~g"),
+    ("e2e_p50_s", "E2E p50 ms", 1000.0, ",~g"),
 )
 
 
@@ -254,7 +256,9 @@ def shapes_chart(rows: Rows) -> Chart:
             row=place,
             col=1,
         )
-        figure.update_yaxes(axis(title, tickformat=tickformat, nticks=4), row=place, col=1)
+        figure.update_yaxes(
+            axis(title, tickformat=tickformat, nticks=4, rangemode="tozero"), row=place, col=1
+        )
     figure.update_layout(**layout(120 + 120 * len(panels), hovermode="closest", bargap=0.35))
     figure.update_xaxes(axis("", type="category", linecolor=BAND))
     figure.update_xaxes(title_text="messages per request x connections", row=max(1, len(panels)), col=1)

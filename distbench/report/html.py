@@ -103,10 +103,11 @@ def _charts(run: RunData, figures: Figures, spread: Spread, timeline: Timeline) 
     rows, charts = figures.rows, {}
     measured = [row for row in rows if row["requests_ok"] and row["output_token_rate"] is not None]
     if measured and run.info.command == "shapes":
+        # Curves over connections would join different packings: the panels of the packing chart take their place.
         charts["shapes"] = shapes_chart(rows)
-    if len({row["connections"] for row in measured}) > 1 or len(measured) > 1:
-        charts["capacity"] = capacity_chart(rows, figures.findings)
-    if measured:
+    elif measured:
+        if len(measured) > 1:
+            charts["capacity"] = capacity_chart(rows, figures.findings)
         charts["latency-throughput"] = latency_throughput_chart(rows)
         telling = _telling_rows(figures)
         for name in ("ttft", "tpot", "e2e"):

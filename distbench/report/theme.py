@@ -98,10 +98,14 @@ def log_axis(title: str, values: Sequence[float | None]) -> dict[str, Any]:
     """
     Return a logarithmic axis with ticks that fit the span of its values: 1, 2, 5, 10 over a few decades, else the decades.
 
+    Values that lie close together get a plain axis, since they might have no such tick between them.
+
     Args:
         title: Name and unit.
         values: What is shown; None and values that have no logarithm do not count.
     """
     positive = [value for value in values if value is not None and value > 0]
     decades = math.log10(max(positive) / min(positive)) if positive else 0.0
+    if decades < 0.5:
+        return axis(title, tickformat=",~g")
     return axis(title, type="log", tickformat=",~g", dtick="D2" if decades < 2.5 else 1)
