@@ -27,9 +27,9 @@ from distbench.core.levels import level_from_plan
 from distbench.core.plan import Plan
 from distbench.core.plan_io import build_plan
 from distbench.core.workload import build_workload
+from distbench.units import s_to_ns
 from distbench.wire.base import Timeouts, WireTarget
 
-_LEAD_NS = 1_000_000_000
 _EVENT_WAIT_S = 0.5
 
 
@@ -44,6 +44,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=1)
     parser.add_argument(
         "--start-ns", type=int, default=None, help="start on CLOCK_MONOTONIC; default: in a second"
+    )
+    parser.add_argument(
+        "--lead-s", type=float, default=1.0, help="time to connect in; counts without --start-ns"
     )
     parser.add_argument("--rows", type=Path, default=None, help="folder for the rows")
     return parser.parse_args()
@@ -102,7 +105,7 @@ def main() -> None:
     client = LoadClient(arguments.position)
     client.start()
     client.setup(_setup(arguments, plan))
-    start_ns = arguments.start_ns or time.monotonic_ns() + _LEAD_NS
+    start_ns = arguments.start_ns or time.monotonic_ns() + s_to_ns(arguments.lead_s)
     order = LevelStart(
         spec=dataclasses.replace(spec, warmup=0),
         position=arguments.position,
