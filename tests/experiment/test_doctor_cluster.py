@@ -14,7 +14,13 @@ from distbench.clock import ClockOffset
 from distbench.core.plan_io import build_plan
 from distbench.errors import FleetError
 from distbench.experiment.doctor.check import Check, Status
-from distbench.experiment.doctor.cluster import ClockReading, ClusterReading, node_names, read_cluster
+from distbench.experiment.doctor.cluster import (
+    ClockReading,
+    ClusterReading,
+    node_names,
+    read_cluster,
+    wall_ahead_ns,
+)
 from distbench.experiment.doctor.cluster_checks import check_not_tried, check_unreachable, cluster_checks
 from distbench.experiment.doctor.connecting import (
     DRIVER,
@@ -157,6 +163,17 @@ def test_this_machine_is_counted_once() -> None:
     assert list(joined) == ["h1", "h2"]
     assert (joined["h1"].busy_ratio, joined["h1"].open_files_limit) == (0.1, 1_024)
     assert list(join_machines(machine(hostname="h9"), nodes)) == ["h9", "h1", "h2"]
+
+
+def test_a_wall_clock_is_compared_by_hand() -> None:
+    """
+    The driver reads 1,000 where its wall clock says 50,000; the node is 300 ahead of it and reads 1,500 at wall time 51,700.
+
+    1,500 there are 1,200 here, when it was 50,200: the node's wall clock is 1,500 ahead.
+    """
+    offset = ClockOffset(offset_ns=300, error_ns=1, round_trips=200)
+    assert wall_ahead_ns(machine(wall_ns=51_700, monotonic_ns=1_500), offset, 49_000) == 1_500
+    assert wall_ahead_ns(None, offset, 49_000) is None
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from distbench.client.messages import HostInfo, RequestSettings
+from distbench.client.messages import RequestSettings
 from distbench.clock import ClockOffset
 from distbench.core.plan import Plan
 from distbench.core.synthetic import SyntheticWorkload
@@ -93,110 +93,116 @@ def read_cluster(
     tell("starting Ray" if address is None else f"joining the Ray cluster at {address}")
     with contextlib.closing(RayRuntime(address)) as runtime:
         runtime.start()
-        return _look(plan, targets, runtime, tell)
+        return _Look(plan, targets, runtime).read(tell)
 
 
-def _look(
-    plan: Plan, targets: Mapping[str, WireTarget], runtime: RayRuntime, tell: Callable[[str], None]
-) -> ClusterReading:
-    from distbench.fleet.ray_each import call_on_each, own_versions, versions_of_each
+class _Look:
+    """One look at a cluster that this process has joined."""
 
-    nodes = runtime.nodes()
-    names = node_names(nodes)
-    rules = PlacementRules(
-        resource=plan.where.client_resource,
-        label=plan.where.client_label,
-        per_node=plan.where.clients_per_node,
-    )
-    tell(f"looking at {len(nodes)} nodes")
-    versions = dict(zip(names.values(), versions_of_each(nodes, _VERSIONS_LIMIT_S), strict=True))
-    reading = ClusterReading(
-        nodes=tuple(names.values()),
-        places=plan_clients(_NO_LIMIT, nodes, rules),
-        own_versions=own_versions(),
-        versions=versions,
-    )
-    if any(version != reading.own_versions for version in versions.values()):
-        return dataclasses.replace(reading, problem="the versions differ")
-    found = call_on_each(read_machine, nodes, _MACHINES_LIMIT_S)
-    machines = {
-        name: machine
-        for name, machine in zip(names.values(), found, strict=True)
-        if isinstance(machine, MachineReading)
-    }
-    reading = dataclasses.replace(reading, machines=machines)
-    try:
-        clocks, connects = _look_from_clients(plan, targets, runtime, nodes, rules, names, machines)
-    except DistbenchError as error:
-        return dataclasses.replace(reading, problem=str(error))
-    return dataclasses.replace(reading, clocks=clocks, connects=tuple(connects))
-
-
-def _look_from_clients(
-    plan: Plan,
-    targets: Mapping[str, WireTarget],
-    runtime: RayRuntime,
-    nodes: Sequence[Node],
-    rules: PlacementRules,
-    names: Mapping[str, str],
-    machines: Mapping[str, MachineReading],
-) -> tuple[dict[str, ClockReading], list[ConnectSample]]:
-    """Start one client on each node that may hold some, as a run would, and let it measure."""
-    from distbench.fleet.ray_fleet import RayFleet
-
-    usable = sum(node.cpus >= 1 for node in client_nodes(nodes, rules))
-    if usable == 0:
-        raise FleetError("no node has a free CPU for a client; end what holds them, or add nodes")
-    one_each = dataclasses.replace(rules, per_node=1)
-    trust_env = plan.target.trust_env
-    with contextlib.closing(RayFleet(usable, runtime, rules=one_each, trust_env=trust_env)) as fleet:
-        hosts = fleet.start()
-        anchor = time.time_ns() - time.monotonic_ns()
-        clocks = {
-            names[host.node_id]: ClockReading(
-                offset=offset, wall_ahead_ns=_wall_ahead_ns(machines.get(names[host.node_id]), offset, anchor)
-            )
-            for host, offset in zip(hosts, fleet.measure_clocks(), strict=True)
-        }
-        return clocks, _connects(plan, targets, fleet, hosts, names)
-
-
-def _connects(
-    plan: Plan,
-    targets: Mapping[str, WireTarget],
-    fleet: Fleet,
-    hosts: Sequence[HostInfo],
-    names: Mapping[str, str],
-) -> list[ConnectSample]:
-    if not targets:
-        return []
-    setup = FleetSetup(
-        targets=tuple(targets.values()),
-        target_names=tuple(targets),
-        # No request is sent: the clients only connect.
-        request=RequestSettings(
-            model="", endpoint=plan.target.endpoint, stream=True, usage=False, ignore_eos=False, extra_body={}
-        ),
-        workload=SyntheticWorkload(plan.prompts),
-        http_client="fast",
-        epoch_monotonic_ns=time.monotonic_ns(),
-    )
-    return [
-        ConnectSample(
-            node=names[hosts[probe.client].node_id],
-            target=probe.target,
-            connect_s=probe.connect_s,
-            error=probe.error,
+    def __init__(self, plan: Plan, targets: Mapping[str, WireTarget], runtime: RayRuntime) -> None:
+        self._plan = plan
+        self._targets = targets
+        self._runtime = runtime
+        self._nodes = runtime.nodes()
+        self._names = node_names(self._nodes)
+        where = plan.where
+        self._rules = PlacementRules(
+            resource=where.client_resource, label=where.client_label, per_node=where.clients_per_node
         )
-        for probe in fleet.setup(setup)
-    ]
+
+    def read(self, tell: Callable[[str], None]) -> ClusterReading:
+        """Ask all nodes; what cannot be asked is left out, and `problem` says why."""
+        from distbench.fleet.ray_each import own_versions, versions_of_each
+
+        tell(f"looking at {len(self._nodes)} nodes")
+        versions = versions_of_each(self._nodes, _VERSIONS_LIMIT_S)
+        reading = ClusterReading(
+            nodes=tuple(self._names.values()),
+            places=plan_clients(_NO_LIMIT, self._nodes, self._rules),
+            own_versions=own_versions(),
+            versions=dict(zip(self._names.values(), versions, strict=True)),
+        )
+        if any(version != reading.own_versions for version in versions):
+            # Code of one version would be run by another: nothing more can be asked.
+            return dataclasses.replace(reading, problem="the versions differ")
+        reading = dataclasses.replace(reading, machines=self._machines())
+        tell("starting a client on each node")
+        try:
+            return self._with_clients(reading)
+        except DistbenchError as error:
+            return dataclasses.replace(reading, problem=str(error))
+
+    def _machines(self) -> dict[str, MachineReading]:
+        from distbench.fleet.ray_each import call_on_each
+
+        found = call_on_each(read_machine, self._nodes, _MACHINES_LIMIT_S)
+        return {
+            name: machine
+            for name, machine in zip(self._names.values(), found, strict=True)
+            if isinstance(machine, MachineReading)
+        }
+
+    def _with_clients(self, reading: ClusterReading) -> ClusterReading:
+        """Start one client on each node that may hold some, as a run would, and let it measure."""
+        from distbench.fleet.ray_fleet import RayFleet
+
+        usable = sum(node.cpus >= 1 for node in client_nodes(self._nodes, self._rules))
+        if usable == 0:
+            raise FleetError("no node has a free CPU for a client; end what holds them, or add nodes")
+        one_each = dataclasses.replace(self._rules, per_node=1)
+        fleet = RayFleet(usable, self._runtime, rules=one_each, trust_env=self._plan.target.trust_env)
+        with contextlib.closing(fleet):
+            names = [self._names[host.node_id] for host in fleet.start()]
+            wall_minus_monotonic_ns = time.time_ns() - time.monotonic_ns()
+            clocks = {
+                name: ClockReading(
+                    offset=offset,
+                    wall_ahead_ns=wall_ahead_ns(reading.machines.get(name), offset, wall_minus_monotonic_ns),
+                )
+                for name, offset in zip(names, fleet.measure_clocks(), strict=True)
+            }
+            return dataclasses.replace(reading, clocks=clocks, connects=tuple(self._connects(fleet, names)))
+
+    def _connects(self, fleet: Fleet, names: Sequence[str]) -> list[ConnectSample]:
+        """Let each client try each target; `names` are the nodes of the clients."""
+        if not self._targets:
+            return []
+        setup = FleetSetup(
+            targets=tuple(self._targets.values()),
+            target_names=tuple(self._targets),
+            # No request is sent: the clients only connect.
+            request=RequestSettings(
+                model="", endpoint="chat", stream=True, usage=False, ignore_eos=False, extra_body={}
+            ),
+            workload=SyntheticWorkload(self._plan.prompts),
+            http_client="fast",
+            epoch_monotonic_ns=time.monotonic_ns(),
+        )
+        return [
+            ConnectSample(
+                node=names[probe.client],
+                target=probe.target,
+                connect_s=probe.connect_s,
+                error=probe.error,
+            )
+            for probe in fleet.setup(setup)
+        ]
 
 
-def _wall_ahead_ns(machine: MachineReading | None, offset: ClockOffset, anchor_ns: int) -> int | None:
-    """Return how far a node's wall clock is ahead, by its pair of clock readings and the offset of the monotonic clocks."""
+def wall_ahead_ns(
+    machine: MachineReading | None, offset: ClockOffset, wall_minus_monotonic_ns: int
+) -> int | None:
+    """
+    Return how far a node's wall clock is ahead of the driver's.
+
+    Args:
+        machine: Its pair of clock readings; None: not known, and so is the result.
+        offset: Of the monotonic clocks.
+        wall_minus_monotonic_ns: The driver's own wall clock minus its monotonic clock.
+    """
     if machine is None:
         return None
-    return machine.wall_ns - (offset.to_driver_ns(machine.monotonic_ns) + anchor_ns)
+    return machine.wall_ns - (offset.to_driver_ns(machine.monotonic_ns) + wall_minus_monotonic_ns)
 
 
 def node_names(nodes: Sequence[Node]) -> dict[str, str]:
