@@ -12,6 +12,7 @@ from distbench.client.messages import Finished, Health, Lost, Progress, Rows
 from distbench.core.levels import LevelSpec
 from distbench.experiment.observer import Observer
 from distbench.experiment.progress import LevelTally
+from distbench.experiment.redaction import Redaction
 from distbench.experiment.signals import StopFlag
 from distbench.experiment.vigil import Vigil
 from distbench.fleet.base import Fleet, LevelRun
@@ -66,6 +67,7 @@ class LevelRunner:
         stop: StopFlag,
         epoch_ns: int,
         watched_urls: Sequence[str] = (),
+        redaction: Redaction | None = None,
     ) -> None:
         """
         Prepare.
@@ -78,6 +80,7 @@ class LevelRunner:
             stop: Set when the user wants to stop.
             epoch_ns: The run's epoch on the driver's CLOCK_MONOTONIC.
             watched_urls: Targets that the driver can connect to; a level ends when none of them takes connections any more.
+            redaction: Knows the secrets that no file may hold; None: there are none.
         """
         self._fleet = fleet
         self._recorder = recorder
@@ -86,6 +89,7 @@ class LevelRunner:
         self._stop = stop
         self._epoch_ns = epoch_ns
         self._watched_urls = tuple(watched_urls)
+        self._redaction = redaction or Redaction(())
 
     def run(self, spec: LevelSpec) -> LevelOutcome:
         """
@@ -125,11 +129,12 @@ class LevelRunner:
         while not level.finished():
             for event in level.events(_EVENT_WAIT_S):
                 if isinstance(event, Rows):
-                    self._recorder.add_requests(event.table, level=watch.spec.level, client=event.client)
+                    table = self._redaction.table(event.table)
+                    self._recorder.add_requests(table, level=watch.spec.level, client=event.client)
                 elif isinstance(event, Health):
                     self._recorder.add_clients(event.table, client=event.client)
                 elif isinstance(event, Progress):
-                    watch.tally.update(event, time.monotonic())
+                    watch.tally.update(self._redacted(event), time.monotonic())
                 elif isinstance(event, Finished):
                     watch.finished[event.client] = event
                 elif isinstance(event, Lost):
@@ -141,6 +146,11 @@ class LevelRunner:
             self._stop_if_due(level, watch)
             if watch.is_overdue():
                 break
+
+    def _redacted(self, progress: Progress) -> Progress:
+        if progress.last_error is None:
+            return progress
+        return dataclasses.replace(progress, last_error=self._redaction.text(progress.last_error))
 
     def _stop_if_due(self, level: LevelRun, watch: _Watch) -> None:
         limit = watch.spec.max_failures

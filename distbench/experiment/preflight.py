@@ -16,6 +16,7 @@ import orjson
 from distbench.core.plan import TargetPlan
 from distbench.core.urls import endpoint_url
 from distbench.errors import TargetError
+from distbench.experiment.redaction import Redaction
 from distbench.experiment.target import TargetClient, TargetFacts, error_text, secret_headers
 
 _PROBE_TEXT = "ping"
@@ -193,7 +194,8 @@ class _Probe:
                 f"{self.url}: does not stream (content type {response.headers.get('content-type')!r}); use --no-stream"
             )
         if b'"error"' in response.content[:2000] and b'"choices"' not in response.content:
-            text = response.text.removeprefix("data:").strip()
+            sent = response.request.headers.items()
+            text = Redaction(sent).text(response.text.removeprefix("data:").strip())
             raise TargetError(f"{self.url}: failed inside its answer: {' '.join(text.split())[:300]}")
         encoding = response.headers.get("content-encoding")
         if self._plan.stream and encoding not in (None, "identity"):

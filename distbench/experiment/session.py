@@ -26,6 +26,7 @@ from distbench.errors import FleetError, PlanError, TargetError
 from distbench.experiment.level_run import LevelOutcome, LevelRunner
 from distbench.experiment.observer import Observer
 from distbench.experiment.planners import planned_levels
+from distbench.experiment.redaction import Redaction
 from distbench.experiment.signals import StopFlag
 from distbench.experiment.target import TargetFacts, request_settings, secret_headers, wire_targets
 from distbench.fleet.base import Fleet, FleetSetup
@@ -188,6 +189,7 @@ class Session:
             epoch_ns=epoch_ns,
             # Through a proxy the driver's own connection would say nothing about the target.
             watched_urls=() if self.plan.target.trust_env else self.plan.target.urls,
+            redaction=Redaction(self._headers),
         )
 
     def run_level(self, spec: LevelSpec, **more: Any) -> LevelOutcome:

@@ -20,6 +20,7 @@ from distbench.client.messages import RequestSettings
 from distbench.core.plan import TargetPlan
 from distbench.core.urls import endpoint_url, server_root
 from distbench.errors import PlanError, TargetError
+from distbench.experiment.redaction import Redaction
 from distbench.wire.base import Timeouts, WireTarget
 
 _PROBE_LIMIT_S = 120.0
@@ -196,7 +197,7 @@ def explain_transport_error(error: httpx.TransportError, url: str) -> str:
 
 
 def error_text(response: httpx.Response) -> str:
-    """Return the server's own words of a refused request, in one line of at most 300 characters."""
+    """Return the server's own words of a refused request, in one line of at most 300 characters, without the key it was sent."""
     try:
         value: Any = response.json()
     except ValueError:
@@ -206,4 +207,4 @@ def error_text(response: httpx.Response) -> str:
         if inner is None:
             break
         value = inner
-    return " ".join(str(value).split())[:300]
+    return " ".join(Redaction(response.request.headers.items()).text(str(value)).split())[:300]
