@@ -244,10 +244,14 @@ def _overflowed(packings: Packings) -> list[Finding]:
 
 
 def _unranked(packings: Packings) -> list[Finding]:
-    """Name the shapes that are left out of the ranking, and warn where one of them may be better than the best."""
+    """
+    Name the shapes that are left out of the ranking, and warn where one of them may be better than the best.
+
+    Those without a visit that counts are told with the levels that were not judged.
+    """
     found = []
     for shape in packings.shapes:
-        if shape.is_ranked:
+        if shape.is_ranked or not shape.counted:
             continue
         evidence = shape.visits[-1].verdict.evidence
         because = f": {evidence[0]}" if evidence else ""
