@@ -128,7 +128,7 @@ LOADS = (
         system=200,
         user=300,
         output=4,
-        groups=6,
+        groups=4,
     ),
     Load(name="small cache", limits=TIGHT, connections=24, requests=96, system=93, user=70),
     Load(name="few sequences", limits=NARROW, connections=32, requests=96, system=128, user=64, output=32),
