@@ -171,6 +171,22 @@ def test_a_restarted_server_is_seen_and_the_level_does_not_count(tmp_path: Path)
     assert "restarted" in reasons(tmp_path / "r")[0]
 
 
+def test_one_of_two_servers_that_dies_does_not_end_the_run(server: EmbeddedServer, tmp_path: Path) -> None:
+    """Its requests fail; those of the other go on, and are told apart."""
+    options = ("--connections", "4", "--requests", "1200", *SMALL, *WITHOUT_RAY)
+    with (
+        EmbeddedServer(SimSettings(step_time=STEPS)) as other,
+        Command("run", server.url, other.url, *options, output=tmp_path / "r") as command,
+    ):
+        command.wait_for_rows()
+        os.kill(other.pid, signal.SIGKILL)
+        assert command.wait(60) == 0
+    rows = open_run(tmp_path / "r").requests(columns=["target", "outcome"]).to_pandas()
+    failed = set(rows[rows.outcome == "failed"].target)
+    assert failed == {f"{other.url}/v1"}
+    assert len(rows[rows.outcome == "ok"]) > 800
+
+
 def test_a_frozen_server_costs_no_more_than_the_timeouts(server: EmbeddedServer, tmp_path: Path) -> None:
     """SIGSTOP and, 4 s later, SIGCONT: what waited too long failed by its time-out, the rest went on."""
     limits = ("--timeout-first-token", "1s", "--timeout-idle", "1s")

@@ -187,11 +187,14 @@ def test_secrets_are_not_in_rays_files(ray_runtime: RayRuntime, ray_cluster: tup
         drive(fleet, level(requests=2))
         assert server.truth.seen[0].headers["authorization"] == f"Bearer {secret}"
         command_lines = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
+        tables = _head_tables()
     written = session_folder_text(ray_cluster[1])
     assert len(written) > 10_000
     assert secret.encode() not in written
     assert b"prompt-5d2e-never-on-disk" not in written
     assert not any(secret in line for line in command_lines)
+    assert "LoadClientActor" in tables
+    assert secret not in tables
     assert secret not in repr(setup)
 
 
@@ -277,3 +280,11 @@ def _runs(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def _head_tables() -> str:
+    """Return what the head knows of jobs, actors and nodes, as text."""
+    from ray._private.state import state
+
+    tables: Any = state
+    return repr([tables.job_table(), tables.actor_table(None, None, None), tables.node_table()])

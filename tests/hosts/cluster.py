@@ -20,8 +20,6 @@ from tests.support.needs import ROOT
 SERVER_PORT = 8000
 # Ray's import alone takes seconds on a busy machine, and `ray up` does it a dozen times.
 COMMAND_LIMIT_S = 150.0
-# Waits until both client hosts are in the cluster.
-ALL_JOINED = """'until ray status | grep -q "/2.0 client_host"; do sleep 1; done'"""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -50,25 +48,11 @@ class Cluster:
         """The server's own log of what it served."""
         return self.server.folder / "tmp/truth.jsonl"
 
-    def ray(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        """Run a ray command where the user sits, in the project's folder."""
-        words = " ".join(arguments)
+    def type(self, line: str, *, check: bool = True) -> subprocess.CompletedProcess[str]:
+        """Run a command line where the user sits, in the project's folder."""
         return self.admin.run(
-            "bash",
-            "--login",
-            "-c",
-            f"cd {CHECKOUT} && .venv/bin/ray {words}",
-            limit_s=COMMAND_LIMIT_S,
-            check=check,
+            "bash", "--login", "-c", f"cd {CHECKOUT} && {line}", limit_s=COMMAND_LIMIT_S, check=check
         )
-
-    def on_head(self, command: str, **options: Any) -> subprocess.Popen[str]:
-        """Start a command on the head as a login shell would; its output is in pipes."""
-        process: subprocess.Popen[str] = self.head.spawn(
-            "bash", "--login", "-c", command,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options,
-        )  # fmt: skip
-        return process
 
     def served(self) -> list[dict[str, Any]]:
         """Return the finished requests of the server's log."""

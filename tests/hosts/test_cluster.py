@@ -15,10 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from distbench.store.reader import open_run
-from tests.hosts.cluster import ALL_JOINED, Cluster
+from tests.hosts.cluster import Cluster
+from tests.hosts.guide import command
 from tests.hosts.machines import Machine, wait_for
 
 pytestmark = pytest.mark.hosts
@@ -37,14 +39,11 @@ def test_capacity_from_the_head_over_both_client_hosts(cluster: Cluster) -> None
     """
     (cluster.head.home / "server.env").write_text(f"export SERVER_KEY={KEY}\n")
     (cluster.head.home / "server.env").chmod(0o600)
-    command = (
-        f". ~/server.env; distbench capacity {cluster.url} --ray-address auto --client-resource client_host "
-        f"--clients 2 --connections 2,8 --repeats 1 --requests 40 {SMALL} --api-key-env SERVER_KEY "
-        "--output ~/runs/first"
-    )
-    shown = cluster.ray("exec", "cluster.yaml", f"'{command}'")
+    small = f"--clients 2 --connections 2,8 --repeats 1 --requests 40 {SMALL} --api-key-env SERVER_KEY"
+    line = command("distbench capacity").replace("http://SERVER:8000", f"{cluster.url} {small}")
+    shown = cluster.type(line.replace("'distbench", "'. ~/server.env; distbench"))
     assert "complete; everything is in /root/runs/first" in shown.stdout
-    cluster.ray("rsync-down", "cluster.yaml", "'~/runs/'", "runs/")
+    cluster.type(command("rsync-down"))
 
     run = open_run(cluster.admin.home / "distbench/runs/first")
     rows = run.requests().to_pandas()
@@ -70,6 +69,35 @@ def _is_after(rows: Any) -> bool:
     return bool(ordered) and len(spans) >= 2
 
 
+def test_the_result_is_looked_at_on_the_head_and_at_home(cluster: Cluster) -> None:
+    """`ray submit` runs a script where the run is; at home it becomes a report and one Parquet file, without the cluster."""
+    script = 'import distbench\nprint("peak:", distbench.load("/root/runs/first").findings["peak"]["connections"])\n'
+    (cluster.admin.home / "distbench/peak.py").write_text(script)
+    assert re.search(r"peak: [28]\b", cluster.type(command("ray submit")).stdout)
+    assert "connections" in cluster.type(command("distbench report")).stdout
+    cluster.type(command("distbench export"))
+    rows = pq.read_table(cluster.admin.home / "distbench/first.parquet", columns=["client", "outcome"])
+    assert set(rows.column("client").to_pylist()) == {0, 1}
+    assert set(rows.column("outcome").to_pylist()) == {"ok"}
+
+
+def test_a_server_whose_host_is_unreachable_is_told_in_time(cluster: Cluster) -> None:
+    """Its link goes down: before a run the exit code is 4 within the connect limit; in a run the level ends by itself."""
+    load = Load(cluster, "gone", "--requests 100000 --connections 4")
+    load.wait_until_rows_are_kept()
+    cluster.server.set_link("down")
+    try:
+        assert load.end(60) == 1, load.told()
+        assert "takes no connections any more" in load.told()
+        before = Load(cluster, "before", "--requests 4 --connections 4 --timeout-connect 3s")
+        assert before.end(45) == 4, before.told()
+        assert not before.output.exists()
+    finally:
+        cluster.server.set_link("up")
+    rows = open_run(load.output).requests(columns=["outcome"]).column(0).to_pylist()
+    assert {"ok", "cut", "dropped"} <= set(rows) <= {"ok", "cut", "dropped", "failed"}
+
+
 def test_the_key_is_on_no_disk_and_in_no_command_line(cluster: Cluster) -> None:
     """Ray's folders, the run, the logs of all machines: the key is only where the user put it. Ray's token: only in its file."""
     token = (cluster.admin.home / ".ray/auth_token").read_text().strip()
@@ -84,7 +112,6 @@ def test_the_key_is_on_no_disk_and_in_no_command_line(cluster: Cluster) -> None:
             assert token.encode() not in text or path.name == "auth_token", path
         assert not any(KEY in line or token in line for _, line in machine.processes())
     assert looked > 100
-    # The user's own copy, too: docs/cluster.md closes it.
     for machine in machines:
         assert (machine.home / ".ray/auth_token").stat().st_mode & 0o077 == 0
 
@@ -178,12 +205,12 @@ def test_a_client_cut_off_from_its_driver_stops_its_load_by_itself(cluster: Clus
 
 def test_lost_machines_come_back(cluster: Cluster) -> None:
     """The head starts Ray anew where it died; the next run has both client hosts again."""
-    cluster.ray("exec", "cluster.yaml", ALL_JOINED)
+    cluster.type(command("ray status"))
 
 
 def test_ray_down_leaves_nothing(cluster: Cluster) -> None:
     """The head ends at once, the others when they have missed it for a while; the server is left alone."""
-    cluster.ray("down", "-y", "cluster.yaml")
+    cluster.type(command("ray down"))
     for machine in (cluster.head, *cluster.workers):
         end_s = time.monotonic() + 60
         while left := _ray_processes(machine):
@@ -199,10 +226,10 @@ class Load:
         self.output = cluster.head.home / "runs" / name
         self._log = cluster.head.folder / "tmp" / f"{name}.log"
         self._cluster = cluster
-        command = f"distbench run {cluster.url} --ray-address auto --clients 2 {SMALL} --no-metrics {options} --output ~/runs/{name}"
+        line = f"distbench run {cluster.url} --ray-address auto --clients 2 {SMALL} --no-metrics {options} --output ~/runs/{name}"
         with self._log.open("wb") as log:
             self._process = cluster.head.spawn(
-                "bash", "--login", "-c", command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                "bash", "--login", "-c", line, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def told(self) -> str:
