@@ -45,7 +45,7 @@ def _commands(*names: str) -> str | None:
 def _hosts() -> str | None:
     if os.geteuid() != 0:
         return "making network namespaces needs root"
-    absent = _commands("ip", "unshare", "nsenter")
+    absent = _commands("ip", "unshare", "nsenter", "setpriv", "sshd", "ssh", "rsync")
     if absent is not None:
         return absent
     probe = subprocess.run(
