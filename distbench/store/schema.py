@@ -129,7 +129,9 @@ LEVELS = _schema(
         ],
         pa.field("requests_clamped", pa.int64()),  # answered, cut short by the context
         pa.field("requests_overflowed", pa.int64()),  # failed, refused as longer than the context
-        pa.field("answered_ratio", pa.float64()),  # user messages answered, clamped ones in part / user messages asked
+        pa.field(
+            "answered_ratio", pa.float64()
+        ),  # user messages answered, clamped ones in part / user messages asked
         pa.field("window_start_ns", pa.int64()),
         pa.field("window_end_ns", pa.int64()),
         pa.field("window_s", pa.float64()),
