@@ -78,6 +78,8 @@ def stream(tokens: int = 3, delay_s: float = 0.0) -> Reply:
         for number in range(tokens):
             if delay_s:
                 await asyncio.sleep(delay_s)
+            if writer.is_closing():  # the client has cut the request
+                return
             writer.write(chunk(event(f"t{number} ")))
         writer.write(chunk(last_events(tokens)) + b"0\r\n\r\n")
         await writer.drain()
