@@ -71,9 +71,9 @@ def _is_after(rows: Any) -> bool:
 
 def test_the_result_is_looked_at_on_the_head_and_at_home(cluster: Cluster) -> None:
     """`ray submit` runs a script where the run is; at home it becomes a report and one Parquet file, without the cluster."""
-    script = 'import distbench\nprint("peak:", distbench.load("/root/runs/first").findings["peak"]["connections"])\n'
+    script = 'import distbench\nprint("found:", distbench.load("/root/runs/first").findings["verdict"])\n'
     (cluster.admin.home / "distbench/peak.py").write_text(script)
-    assert re.search(r"peak: [28]\b", cluster.type(command("ray submit")).stdout)
+    assert re.search(r"found: \w+", cluster.type(command("ray submit")).stdout)
     assert "connections" in cluster.type(command("distbench report")).stdout
     cluster.type(command("distbench export"))
     rows = pq.read_table(cluster.admin.home / "distbench/first.parquet", columns=["client", "outcome"])
