@@ -11,19 +11,22 @@ which closes a kept-alive connection is noticed before the next request, if the 
 from __future__ import annotations
 
 import asyncio
-from time import monotonic_ns
+from time import monotonic_ns, time_ns
 
 from distbench.core.records import ErrorKind, Stamp
+from distbench.units import NS_PER_S
 from distbench.wire.base import Exchange, WireTarget
+from distbench.wire.chunked import WHOLE_CHUNK_LINES
 from distbench.wire.connect import Dialer, Link
 from distbench.wire.deadlines import Deadlines, TokenSeen, any_body
 from distbench.wire.faults import WireFault, connection_fault, no_answer_fault
 from distbench.wire.response import ResponseReader
-from distbench.wire.stamps import ANCILLARY_BYTES, ReadClock
+from distbench.wire.stamps import ANCILLARY_BYTES, MAX_CLOCK_DRIFT_NS, ReadClock, unpack_timespec
 from distbench.wire.timer import LazyTimer
 from distbench.wire.tls import TlsPipe
 
 _READ_BYTES = 16_384
+_line_of_whole_chunk = WHOLE_CHUNK_LINES.get
 # Reads that a reached limit may still take in, before it is judged by what the kernel had held back.
 _LATE_READS = 64
 
@@ -198,18 +201,47 @@ class FastConnection:
 
     def _on_readable(self) -> bool:
         """Take one read off the socket; return whether there was one. A full buffer's rest comes with the loop's next turn."""
+        recvmsg = self._recvmsg
         try:
-            data, ancillary, _, _ = self._recvmsg(_READ_BYTES, ANCILLARY_BYTES)
+            data, ancillary, _, _ = recvmsg(_READ_BYTES, ANCILLARY_BYTES)
         except (BlockingIOError, InterruptedError):
             return False
         except OSError as error:
             self._end(connection_fault(error))
             return False
-        stamp_ns = self._clock.arrival_ns(ancillary)
-        reader = self._reader
+        reader, clock = self._reader, self._clock
+        if ancillary:
+            # The usual case of clock.arrival_ns(), in place: the clocks as they were, and not the worst lag so far.
+            now_ns = monotonic_ns()
+            distance_ns = clock.distance_ns
+            seconds, nanoseconds = unpack_timespec(ancillary[0][2])
+            lag_ns = now_ns - distance_ns - seconds * NS_PER_S - nanoseconds
+            if (
+                0 < lag_ns <= clock.worst_lag_ns
+                and 0 <= distance_ns - now_ns + time_ns() <= MAX_CLOCK_DRIFT_NS
+            ):
+                stamp_ns = now_ns - lag_ns
+            else:
+                stamp_ns = clock.arrival_ns(ancillary)
+        else:
+            stamp_ns = clock.arrival_ns(ancillary)
         if not data or reader is None:
             self._on_unexpected(data)
             return False
+        if reader.at_chunk and self._tls is None:
+            size = len(data)
+            line = _line_of_whole_chunk(size)
+            if (
+                line is not None
+                and data.startswith(line)
+                and data.endswith(b"\r\n")
+                and size <= reader.bytes_left
+            ):
+                # The usual case of reader.feed(), in place.
+                reader.body.append(data[len(line) : -2])
+                reader.stamps_ns.append(stamp_ns)
+                reader.bytes_left -= size
+                return True
         if self._tls is not None:
             data = self._decrypt(data)
         if data and reader.feed(data, stamp_ns):

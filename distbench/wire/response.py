@@ -21,22 +21,24 @@ class ResponseReader:
         begun: A byte of a response has come.
         fault: What broke the response; None while all is well.
         reusable: The connection may carry another request after this response; set at its end.
+        at_chunk: The next byte begins a chunk. A read that is one whole chunk leaves the decoder as it was: its reader may then
+            append it to body and stamps_ns by itself, and take its length off bytes_left, which must not become negative.
     """
 
     __slots__ = (
-        "_at_chunk", "_body", "_bytes_left", "_chunks", "_exchange", "_framing", "_head_bytes", "_keepalive", "_left", "_max_bytes",
-        "_num_other_pieces", "_num_other_reads", "_stamps", "begun", "fault", "reusable",
+        "_chunks", "_exchange", "_framing", "_head_bytes", "_keepalive", "_left", "_max_bytes",
+        "_num_other_pieces", "_num_other_reads", "at_chunk", "begun", "body", "bytes_left", "fault", "reusable", "stamps_ns",
     )  # fmt: skip
 
     def __init__(self, exchange: Exchange, max_bytes: int) -> None:
         self._exchange = exchange
         self._max_bytes = max_bytes
-        self._bytes_left = max_bytes
+        self.bytes_left = max_bytes
         self._num_other_reads = 0
         self._num_other_pieces = 0
-        self._body = exchange.body
-        self._stamps = exchange.stamps_ns
-        self._at_chunk = False
+        self.body = exchange.body
+        self.stamps_ns = exchange.stamps_ns
+        self.at_chunk = False
         self._chunks: ChunkDecoder | None = None
         self._framing: Framing | None = None
         self._head_bytes = bytearray()
@@ -58,19 +60,19 @@ class ResponseReader:
             True where the response has ended, whole (complete is set) or broken (fault is set); feed no more then.
         """
         size = len(data)
-        self._bytes_left -= size
-        if self._at_chunk:
+        self.bytes_left -= size
+        if self.at_chunk:
             line = WHOLE_CHUNK_LINES.get(size)
             if line is not None and data.startswith(line) and data[-1] == _LF and data[-2] == _CR:
                 # One whole chunk and nothing else: the decoder's state is the same behind it as before.
-                self._body.append(data[len(line) : -2])
-                self._stamps.append(stamp_ns)
-                return self._bytes_left < 0 and self._end_too_long()
+                self.body.append(data[len(line) : -2])
+                self.stamps_ns.append(stamp_ns)
+                return self.bytes_left < 0 and self._end_too_long()
         self._num_other_reads += 1
-        num_pieces = len(self._body)
+        num_pieces = len(self.body)
         has_ended = (self._feed_head if self._framing is None else self._feed_body)(data, stamp_ns)
-        self._num_other_pieces += len(self._body) - num_pieces
-        return has_ended or (self._bytes_left < 0 and self._end_too_long())
+        self._num_other_pieces += len(self.body) - num_pieces
+        return has_ended or (self.bytes_left < 0 and self._end_too_long())
 
     def end_of_input(self) -> None:
         """Take the end of the connection: it completes a body that runs to it, and cuts any other."""
@@ -88,12 +90,12 @@ class ResponseReader:
     @property
     def num_reads(self) -> int:
         """Number of times that feed() was called: each whole chunk was one, the others were counted."""
-        return len(self._body) - self._num_other_pieces + self._num_other_reads
+        return len(self.body) - self._num_other_pieces + self._num_other_reads
 
     @property
     def num_bytes(self) -> int:
         """Number of bytes fed, framing included."""
-        return self._max_bytes - self._bytes_left
+        return self._max_bytes - self.bytes_left
 
     def _end_too_long(self) -> bool:
         text = f"the answer is longer than this client's own cap of {self._max_bytes} bytes"
@@ -133,7 +135,7 @@ class ResponseReader:
         self._left = head.length or 0
         if head.framing is Framing.CHUNKED:
             self._chunks = ChunkDecoder()
-            self._at_chunk = True
+            self.at_chunk = True
         rest = bytes(self._head_bytes)
         self._head_bytes.clear()
         if head.framing is Framing.NONE or head.length == 0:
@@ -157,14 +159,14 @@ class ResponseReader:
         except ChunkError as error:
             self.fault = WireFault(ErrorKind.PROTOCOL, f"broken chunked body: {error}")
             return True
-        self._at_chunk = chunks.at_border
+        self.at_chunk = chunks.at_border
         if piece:
             self._keep(piece, stamp_ns)
         return self._end(chunks.surplus) if chunks.done else False
 
     def _keep(self, piece: bytes, stamp_ns: int) -> None:
-        self._body.append(piece)
-        self._stamps.append(stamp_ns)
+        self.body.append(piece)
+        self.stamps_ns.append(stamp_ns)
 
     def _end(self, surplus: bytes) -> bool:
         # Bytes behind a whole answer spoil the connection, not the answer.

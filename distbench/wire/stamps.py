@@ -28,7 +28,9 @@ MAX_PLAUSIBLE_LAG_NS = 1_000_000_000
 MAX_CLOCK_DRIFT_NS = 50_000
 """A reading of the clocks' distance that is further off than this is taken again with care."""
 
-_unpack_timespec = struct.Struct("qq").unpack
+unpack_timespec = struct.Struct("qq").unpack
+"""Seconds and nanoseconds of CLOCK_REALTIME from the data of a stamp."""
+
 _SO_TIMESTAMPNS = 35
 _CAREFUL_READINGS = 5
 _WARM_UP_TRIES = 40
@@ -105,12 +107,13 @@ class ReadClock:
     Attributes:
         is_user: At least one read since reset() bore no believable kernel stamp.
         worst_lag_ns: Longest delay between a kernel stamp and its reading since reset(); -1 where there was none.
+        distance_ns: CLOCK_MONOTONIC minus CLOCK_REALTIME as now known.
     """
 
-    __slots__ = ("_distance_ns", "is_user", "worst_lag_ns")
+    __slots__ = ("distance_ns", "is_user", "worst_lag_ns")
 
     def __init__(self) -> None:
-        self._distance_ns = monotonic_minus_realtime_ns()
+        self.distance_ns = monotonic_minus_realtime_ns()
         self.is_user = False
         self.worst_lag_ns = -1
 
@@ -130,12 +133,12 @@ class ReadClock:
         if ancillary:
             # Losing the core between the two clock readings can only make their distance look too small.
             distance_ns = now_ns - time_ns()
-            if distance_ns > self._distance_ns:
-                self._distance_ns = distance_ns
-            elif self._distance_ns - distance_ns > MAX_CLOCK_DRIFT_NS:
-                self._distance_ns = monotonic_minus_realtime_ns()
-            seconds, nanoseconds = _unpack_timespec(ancillary[0][2])
-            lag_ns: int = now_ns - (seconds * NS_PER_S + nanoseconds + self._distance_ns)
+            if distance_ns > self.distance_ns:
+                self.distance_ns = distance_ns
+            elif self.distance_ns - distance_ns > MAX_CLOCK_DRIFT_NS:
+                self.distance_ns = monotonic_minus_realtime_ns()
+            seconds, nanoseconds = unpack_timespec(ancillary[0][2])
+            lag_ns: int = now_ns - (seconds * NS_PER_S + nanoseconds + self.distance_ns)
             if -MAX_CLOCK_DRIFT_NS <= lag_ns <= MAX_PLAUSIBLE_LAG_NS:
                 if lag_ns > self.worst_lag_ns:
                     self.worst_lag_ns = lag_ns

@@ -29,12 +29,16 @@ def ray_head(num_cpus: int) -> Iterator[str]:
     # In a function: most benchmarks do without Ray, which takes seconds to import.
     from ray.cluster_utils import Cluster
 
+    from distbench.fleet.ray_runtime import _loopback_only
+
     # Ray puts sockets below this folder, whose paths may not be long.
     folder = tempfile.mkdtemp(prefix="db-ray-", dir="/tmp")
     saved = {name: os.environ.get(name) for name in (*_SETTINGS, "RAY_TMPDIR")}
     os.environ.update(_SETTINGS, RAY_TMPDIR=folder)
     cluster: Any = None
+    stack = contextlib.ExitStack()
     try:
+        stack.enter_context(_loopback_only())
         cluster = Cluster(
             initialize_head=True,
             head_node_args={
@@ -53,4 +57,5 @@ def ray_head(num_cpus: int) -> Iterator[str]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+        stack.close()
         shutil.rmtree(folder, ignore_errors=True)

@@ -63,7 +63,7 @@ def rows(stream: Stream, start: int, count: int, *, seed: int = 0, client: int |
     sent_ns = index // stream.connections * stream.request_ns + rng.integers(0, 500_000, count)
     chunk_us = _chunk_us(stream, count, rng)
     first_ns, last_ns = (sent_ns + chunk_us[:, at].astype(np.int64) * 1_000 for at in (0, -1))
-    offsets: pa.Int32Array = pa.array(np.arange(count + 1, dtype=np.int32) * stream.tokens)
+    offsets: pa.Int32Array = pa.array(np.arange(count + 1) * stream.tokens, pa.int32())
     chunks: Any = pa.array(chunk_us.ravel())
     columns: dict[str, Any] = {
         "level": np.full(count, stream.level, np.int16),

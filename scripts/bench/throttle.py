@@ -95,11 +95,12 @@ class DutyCycle:
 
     Args:
         share: Of the time, 0..1.
+        period_s: From one stop to the next; it stands still for the rest of each.
     """
 
-    def __init__(self, share: float) -> None:
-        self._on_s = share * _PERIOD_US / 1e6
-        self._off_s = (1 - share) * _PERIOD_US / 1e6
+    def __init__(self, share: float, period_s: float = _PERIOD_US / 1e6) -> None:
+        self._on_s = share * period_s
+        self._off_s = (1 - share) * period_s
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
 
