@@ -5,10 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.support import cmock, ports
 from tests.support.needs import MARKERS, missing, skip_or_fail
 from tests.support.vllm import VllmServers
+
+# `scripts/test --fast` asks for it: fewer examples of each property, so that the subset stays under two minutes.
+settings.register_profile("fast", max_examples=20, deadline=None)
 
 # A test that is the first to use a shared server pays for its start; seconds. The default is in pyproject.toml.
 _TIMEOUTS_S = {"vllm": 600, "hosts": 400, "ray": 300, "bench": 300, "slow": 300}

@@ -94,11 +94,13 @@ def test_an_output_that_is_taken_is_refused(tmp_path: Path) -> None:
     assert "not empty" in refused(distbench("run", "http://127.0.0.1:1", "--output", str(tmp_path)), 2)
 
 
+@pytest.mark.slow
 def test_an_output_that_cannot_be_written_is_refused() -> None:
     """/proc takes no folders, from root neither."""
     assert "/proc/runs" in refused(distbench("run", "http://127.0.0.1:1", "--output", "/proc/runs"), 2)
 
 
+@pytest.mark.slow
 def test_a_missing_dataset_is_refused(tmp_path: Path) -> None:
     """The file of a data set is opened before anything is asked of the target."""
     text = refused(
@@ -120,6 +122,7 @@ def test_a_closed_port_is_exit_code_four(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("routes", "options", "words"),
     [
@@ -142,6 +145,7 @@ def test_a_target_that_refuses_is_exit_code_four(
     assert [word for word in words if word not in text] == []
 
 
+@pytest.mark.slow
 def test_the_key_is_never_shown(tmp_path: Path) -> None:
     """A key that is refused is named by its variable."""
     with stub_server({MODELS: Reply(401, {"error": "Unauthorized"})}) as (url, _):
@@ -153,6 +157,7 @@ def test_the_key_is_never_shown(tmp_path: Path) -> None:
     assert "sk-secret" not in text
 
 
+@pytest.mark.slow
 def test_dry_run_sends_nothing_and_tells_the_plan(tmp_path: Path) -> None:
     """The target does not even exist; the levels, the prompts and an estimate are told."""
     result = distbench(
