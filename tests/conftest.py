@@ -13,6 +13,9 @@ from tests.support.vllm import VllmServers
 
 # `scripts/test --fast` asks for it: fewer examples of each property, so that the subset stays under two minutes.
 settings.register_profile("fast", max_examples=20, deadline=None)
+# No limit on the time of one example: these machines are shared, and slowness is no failure of a property.
+settings.register_profile("steady", deadline=None)
+settings.load_profile("steady")
 
 # A test that is the first to use a shared server pays for its start; seconds. The default is in pyproject.toml.
 _TIMEOUTS_S = {"vllm": 600, "hosts": 400, "ray": 300, "bench": 300, "slow": 300}
