@@ -16,7 +16,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from distbench.cli.options import _HELP as HELP  # noqa: E402 - the project's root comes first
+from distbench.cli.options import HELP as HELP  # noqa: E402 - the project's root comes first
 from distbench.core.plan import JudgePlan, LoadPlan, PromptPlan, TargetPlan, WherePlan  # noqa: E402
 from distbench.core.plan_io import OPTIONS, Option  # noqa: E402
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from distbench import __version__
-from distbench.cli.options import _click_option, _given_flags
+from distbench.cli.options import click_option, given_flags
 from distbench.cli.streams import claim_stdout
 from distbench.core.plan_io import OPTIONS, build_plan
 
@@ -67,7 +67,7 @@ _NARROW = 64
 def _shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     for option in reversed(OPTIONS):
         if option.key in _SHARED:
-            function = _click_option(option.key, option.group, option.field)(function)
+            function = click_option(option.key, option.group, option.field)(function)
     return function
 
 
@@ -117,7 +117,7 @@ def _order(context: click.Context) -> Examination:
     from distbench.experiment.doctor.self_test import DURATION_S
 
     params = context.params
-    flags = _given_flags(context)
+    flags = given_flags(context)
     has_target = bool(params["urls"])
     plan = build_plan("run", {}, flags if has_target else {**flags, "urls": [_STAND_IN]})
     return Examination(

@@ -29,7 +29,7 @@ _GROUPS = {
     "where": WherePlan,
 }
 
-_HELP: dict[str, tuple[str, str]] = {  # key -> (metavar, help); "" is a flag
+HELP: dict[str, tuple[str, str]] = {  # key -> (metavar, help); "" is a flag
     "model": ("NAME", "Model to ask for. Default: the only one that the server lists."),
     "endpoint": ("chat|completions", "API to call."),
     "no-stream": ("", "Ask for whole answers; measures E2E and rates only."),
@@ -110,7 +110,7 @@ def load_options(command: str) -> Callable[[Callable[..., Any]], Callable[..., A
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(OPTIONS):
             if option.key != "urls" and command in option.commands:
-                function = _click_option(option.key, option.group, option.field)(function)
+                function = click_option(option.key, option.group, option.field)(function)
         for decorator in reversed(_OWN):
             function = decorator(function)
         return click.argument("urls", nargs=-1, metavar="URL...")(function)
@@ -130,8 +130,9 @@ _OWN = (
 )
 
 
-def _click_option(key: str, group: str, field: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    metavar, text = _HELP[key]
+def click_option(key: str, group: str, field: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return the decorator of one option: its metavar and help from HELP, its default from the plan's dataclass."""
+    metavar, text = HELP[key]
     default = _default_text(group, field, text)
     if key == "ignore-eos":
         return click.option("--ignore-eos/--no-ignore-eos", "ignore_eos", default=None, help=text + default)
@@ -169,7 +170,7 @@ def resumed_plan(run: str, context: click.Context) -> Plan:
     """
     from distbench.store.reader import open_run
 
-    flags = _given_flags(context)
+    flags = given_flags(context)
     other = sorted(set(flags) - _RESUME_KEYS)
     if other or context.params["plan_file"]:
         named = ", ".join("URL" if key == "urls" else f"--{key}" for key in other) or "--plan"
@@ -186,10 +187,11 @@ def plan_from_context(command: str, context: click.Context) -> Plan:
     """
     plan_file = context.params["plan_file"]
     values = _read_plan_file(plan_file) if plan_file else {}
-    return build_plan(command, values, _given_flags(context), file_name=plan_file or "plan")
+    return build_plan(command, values, given_flags(context), file_name=plan_file or "plan")
 
 
-def _given_flags(context: click.Context) -> dict[str, Any]:
+def given_flags(context: click.Context) -> dict[str, Any]:
+    """Return plan key -> value of the options that stand on the command line; defaults are not among them."""
     flags: dict[str, Any] = {}
     for option in OPTIONS:
         name = option.key.replace("-", "_")
