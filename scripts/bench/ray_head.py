@@ -13,6 +13,8 @@ _OBJECT_STORE_BYTES = 256 * 2**20
 _SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AUTH_MODE": "disabled",
+    # Programs started beside it take this machine's address from here: loopback, as the head's.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
     # A loaded machine is no reason to give up.
     "RAY_raylet_start_wait_time_s": "120",
 }

@@ -31,7 +31,8 @@ from tests.support import cmock
 
 _LADDER = (64, 256, 1_024, 4_096, 10_000)
 _LADDER_TOKENS_PER_S = 10_000
-_FOLLOW_EVERY_S = 0.05
+_LIMIT_S = 300.0
+_FOLLOW_EVERY_S = 0.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -147,7 +148,7 @@ def _throughput(
             command = shipped().command(load, server.port, folder)
             command += ["--clients", str(number), "--ray-address", address, "--no-metrics"]
             with _held(share):
-                run(command)
+                run(command, limit_s=_LIMIT_S)
         seen = server_view(server.requests(), load.connections)
     return None if seen is None else seen.tokens_per_s
 
@@ -212,7 +213,7 @@ def main() -> None:
         numbers = (1, 2) if quick else (1, 2, 4)
         pairs = 1 if quick else arguments.pairs
         # Short answers: a request costs the client more than its tokens, which come in bundles to one that is starved.
-        short = Load(connections=64, requests=400 if quick else 12_000, tokens=8)
+        short = Load(connections=64, requests=400 if quick else 5_000, tokens=8)
         result["held"] = clients(bench, numbers, short, itl_ms=1, share=arguments.share, pairs=pairs)
         paced = Load(connections=64, requests=256 if quick else 1_024, tokens=16 if quick else 128)
         result["free"] = clients(bench, numbers, paced, itl_ms=10, share=None, pairs=pairs)
