@@ -16,8 +16,9 @@ from rich.text import Text
 
 from distbench.core.levels import LevelSpec
 from distbench.experiment.observer import LevelProgress
+from distbench.report.cells import rate
 from distbench.report.shapes_table import shapes_table
-from distbench.report.terminal import level_table, rate
+from distbench.report.terminal import level_table
 
 _PLAIN_INTERVAL_S = 10.0
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from distbench.report.terminal import milliseconds, number, percent, rate
+from distbench.report.cells import milliseconds, number, percent, rate
 
 Row = Mapping[str, Any]
 

@@ -16,8 +16,8 @@ from distbench.analysis.compare_bootstrap import BOOTSTRAP_COLUMNS
 from distbench.analysis.compare_gate import GateResult, Outcome, judge_gates
 from distbench.analysis.compare_metrics import SHOWN, Gate, Metric
 from distbench.errors import EXIT_OK, EXIT_SLO, EXIT_USAGE
+from distbench.report.cells import milliseconds, rate
 from distbench.report.markdown import escape, table
-from distbench.report.terminal import milliseconds, rate
 from distbench.store.reader import RunData, open_run
 
 # What the small table of all settings shows of each.

@@ -8,6 +8,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from distbench.report.cells import milliseconds, rate
 from distbench.report.charts import (
     Chart,
     capacity_chart,
@@ -22,7 +23,6 @@ from distbench.report.figures import Figures, first_visits, report_figures, row_
 from distbench.report.page import render_page
 from distbench.report.reconciliation import reconcile_levels
 from distbench.report.spread import Spread, client_health, make_spread
-from distbench.report.terminal import milliseconds, rate
 from distbench.report.timeline import Timeline, make_timeline
 from distbench.report.words import LIMITS, headline, plural
 from distbench.store.reader import RunData

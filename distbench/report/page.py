@@ -12,7 +12,7 @@ import markupsafe
 from plotly.offline import get_plotlyjs
 
 from distbench import __version__
-from distbench.report.terminal import milliseconds, number, percent
+from distbench.report.cells import milliseconds, number, percent
 from distbench.report.theme import DARK
 from distbench.store.jsonio import clean
 

@@ -6,15 +6,13 @@ Numbers come from levels.parquet; nothing is computed here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from rich.table import Table
 from rich.text import Text
 
-from distbench.report.terminal import milliseconds, number, percent, rate, requests_cell, verdict_cell
+from distbench.report.cells import Row, milliseconds, number, percent, rate, requests_cell, verdict_cell
 
-Row = Mapping[str, Any]
 Cell = Callable[[Row], str | Text]
 
 

@@ -1,7 +1,7 @@
 """
 Tables and sentences for a terminal (floor F4). Numbers come from levels.parquet and findings.json; nothing is computed here.
 
-Absent values print as "-". Latencies are milliseconds here, and only here.
+How a single number looks is cells.py's.
 """
 
 from __future__ import annotations
@@ -13,64 +13,17 @@ from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from distbench.report.cells import Row, milliseconds, number, percent, rate, requests_cell, verdict_cell
+from distbench.report.shapes_table import is_shapes, shapes_table
 from distbench.store.reader import RunData
-from distbench.units import s_to_ms
-
-Row = Mapping[str, Any]
 
 _FEW_SAMPLES = 100
 _SEVERITY_STYLE = {"error": "bold red", "warning": "yellow", "info": "", "good": "green"}
 
 
-def number(value: float | None, digits: int = 1) -> str:
-    """Return a number for a table: thousands separated, None as "-"."""
-    return "-" if value is None else f"{value:,.{digits}f}"
-
-
-def rate(value: float | None) -> str:
-    """Return a rate with about three significant digits."""
-    if value is None:
-        return "-"
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-
-
-def milliseconds(seconds: float | None) -> str:
-    """Return seconds as ms with about three significant digits."""
-    if seconds is None:
-        return "-"
-    value = s_to_ms(seconds)
-    return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
-
-
-def percent(ratio: float | None) -> str:
-    """Return a ratio as whole percent."""
-    return "-" if ratio is None else f"{100 * ratio:.0f}%"
-
-
 def _marked_p99(row: Row, name: str) -> str:
     text = milliseconds(row[f"{name}_p99_s"])
     return f"{text}*" if text != "-" and row[f"{name}_n"] < _FEW_SAMPLES else text
-
-
-def requests_cell(row: Row) -> Text:
-    """Return the answered requests, and in red what became of the others."""
-    text = Text(f"{row['requests_ok']:,}")
-    for word in ("failed", "cut", "dropped", "lost"):
-        if row[f"requests_{word}"]:
-            text.append(f" {row[f'requests_{word}']:,} {word}", style="red")
-    return text
-
-
-def verdict_cell(row: Row) -> Text:
-    """Return verdict and limit in words."""
-    verdict = row["verdict"] or "-"
-    style = {"saturated": "green", "client_limited": "bold red", "unstable": "yellow"}.get(verdict, "")
-    text = Text(verdict.replace("_", " "), style=style)
-    if row["limit"] not in (None, "none_found", "client"):
-        text.append(f": {row['limit'].replace('_', ' ')}")
-    if not row["valid"]:
-        text.append(", not valid", style="yellow")
-    return text
 
 
 def level_table(rows: Sequence[Row], width: int) -> Table:
@@ -143,8 +96,6 @@ def run_block(
     width: int,
 ) -> RenderableType:
     """Return the last screen of a run: table, errors, findings, notes."""
-    from distbench.report.shapes_table import is_shapes, shapes_table
-
     if is_shapes(rows):
         parts: list[RenderableType] = [shapes_table(rows, width)]
     else:

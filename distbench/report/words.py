@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from distbench.report.terminal import rate
+from distbench.report.cells import rate
 
 Row = Mapping[str, Any]
 
