@@ -40,6 +40,9 @@ _LOCAL_ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
 
+# Tries of a second and more each, of a head that took our TCP connection already: by default 20, which is minutes.
+_JOIN_ENVIRONMENT = {"RAY_gcs_server_port_wait_time_s": "3"}
+
 
 class RayRuntime:
     """Ray for the time of one run."""
@@ -137,8 +140,12 @@ class RayRuntime:
         head = head_address(address)
         _check_answers(head)
         _check_membership(head)
+        self._set_environment(_JOIN_ENVIRONMENT)
+        # On a loopback-only cluster Ray would look for the head at the network card's address, where nobody answers.
+        address_rule = _loopback_only() if _is_loopback(head) else contextlib.nullcontext()
         try:
-            ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
+            with address_rule:
+                ray.init(address=head, log_to_driver=False, logging_level=logging.ERROR)
         except Exception as error:  # Ray raises whatever went wrong below it
             raise FleetError(f"cannot join the Ray cluster at {head}: {_one_line(error)}") from error
 
@@ -183,6 +190,11 @@ def _check_answers(head: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=_HEAD_ANSWERS_S).close()
     except OSError as error:
         raise FleetError(f"no Ray cluster answers at {head}: {error.strerror or error}") from None
+
+
+def _is_loopback(head: str) -> bool:
+    host = head.rpartition(":")[0].strip("[]")
+    return host in ("localhost", "::1") or host.startswith("127.")
 
 
 def _check_membership(head: str) -> None:
