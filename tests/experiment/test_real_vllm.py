@@ -126,9 +126,10 @@ def test_capacity_names_sequences(vllm_servers: VllmServers, tmp_path: Path) -> 
         url,
         tmp_path / "r",
         connections="8,48",
-        requests=300,
+        requests=330,
+        warmup=8,
         repeats=0,
-        output_tokens=48,
+        output_tokens=32,
         system_tokens=16,
         user_tokens=16,
     )
@@ -139,15 +140,16 @@ def test_capacity_names_sequences(vllm_servers: VllmServers, tmp_path: Path) -> 
 
 
 def test_capacity_names_kv_memory(vllm_servers: VllmServers, tmp_path: Path) -> None:
-    """With 8,192 KV tokens and 64 sequences of 64 + 250 tokens there are preemptions, and KV memory is named."""
+    """With 8,192 KV tokens and 64 sequences of about 64 + 120 tokens there are preemptions, and KV memory is named."""
     result = distbench(
         "capacity",
         vllm_servers.url(),
         tmp_path / "r",
-        connections="16,64",
-        requests=220,
+        connections="64",
+        requests=400,
+        warmup=0,
         repeats=0,
-        output_tokens=250,
+        output_tokens=120,
         system_tokens=0,
         user_tokens=50,
     )
