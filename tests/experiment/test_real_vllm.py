@@ -125,15 +125,15 @@ def test_capacity_names_sequences(vllm_servers: VllmServers, tmp_path: Path) -> 
         "capacity",
         url,
         tmp_path / "r",
-        connections="8,48",
-        requests=330,
+        connections="8,32,64",
+        requests=430,
         warmup=8,
         repeats=0,
         output_tokens=32,
         system_tokens=16,
         user_tokens=16,
     )
-    top = [row for row in result.rows if row["connections"] == 48]
+    top = [row for row in result.rows if row["connections"] == 64]
     assert {row["running_max"] for row in top} == {16.0}
     assert result.findings["limit"] == "sequences"
     assert result.findings["verdict"] == "saturated"
