@@ -22,6 +22,7 @@ from distbench.errors import (
     EXIT_OK,
     EXIT_SLO,
     FleetError,
+    PlanError,
     StoreError,
     TargetError,
 )
@@ -133,7 +134,7 @@ class Experiment:
         self._observer.stage(f"repeating the peak with {2 * clients} clients")
         try:
             session.swap_fleet(fleet_for(doubled, self._observer))
-        except (FleetError, TargetError) as error:
+        except (FleetError, PlanError, TargetError) as error:
             session.note(f"the client could not be verified with {2 * clients} clients: {error}")
             return
         for repeat in range(peak_repeats(plan)):
@@ -152,10 +153,7 @@ class Experiment:
         verdict = None
         try:
             session.finish(self._status, self._totals())
-            verdict = judge_run(
-                read_run(session.run_dir.storage),
-                [*self._facts, *self._doubled],
-            )
+            verdict = judge_run(read_run(session.run_dir.storage), [*self._facts, *self._doubled])
             session.run_dir.write_levels(to_table(verdict.rows))
             session.run_dir.write_findings(verdict.findings)
         except StoreError as error:
