@@ -93,6 +93,7 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
         entry: Its object in run.json's levels.
     """
     spec = spec_of(entry)
+    plan = run.plan()
     clients = len(entry.get("clients") or run.info.hosts)
     samples = run.clients()
     rows = run.requests(spec.level, columns=_ROW_COLUMNS, coded=True)
@@ -101,11 +102,11 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
         rows,
         samples,
         num_clients=clients,
-        num_targets=len(run.plan().get("urls", ())) or 1,
-        slos=plan_slos(run),
+        num_targets=len(plan.get("urls", ())) or 1,
+        slos=plan_slos(plan),
         chunk_batches=run.request_batches(spec.level, columns=CHUNK_COLUMNS, coded=True),
     )
-    server = _server(run, entry, summary)
+    server = _server(run, plan, entry, summary)
     health = client_health(
         samples.filter(pc.equal(samples["level"], pa.scalar(spec.level, pa.int16()))),
         window_ns=_window_ns(summary),
@@ -143,9 +144,9 @@ def spec_of(entry: Mapping[str, Any]) -> LevelSpec:
     return LevelSpec(**{name: value for name, value in entry.items() if name in names})
 
 
-def plan_slos(run: RunData) -> tuple[Slo, ...]:
-    """Return the SLOs of a run's plan."""
-    return read_slos(run.plan().get("slo", {}))
+def plan_slos(plan: Mapping[str, Any]) -> tuple[Slo, ...]:
+    """Return the SLOs in the table of a plan."""
+    return read_slos(plan.get("slo", {}))
 
 
 def _window_ns(summary: LevelSummary) -> tuple[int, int] | None:
@@ -182,13 +183,14 @@ def _invalidity(
     return {"valid": False, "invalid_reason": "; ".join([*reasons, *([known] if known else [])])}
 
 
-def _server(run: RunData, entry: Mapping[str, Any], summary: LevelSummary) -> ServerView | None:
+def _server(
+    run: RunData, plan: Mapping[str, Any], entry: Mapping[str, Any], summary: LevelSummary
+) -> ServerView | None:
     settled = [s for s in entry.get("settled") or () if s is not None]
     window_ns = _window_ns(summary)
     if window_ns is None or len(settled) != 2:
         return None
     before_ns, after_ns = (int(s["time_ns"]) for s in settled)
-    plan = run.plan()
     return server_view(
         run.server(between_ns=(before_ns - _MARGIN_NS, after_ns)),
         window_ns=window_ns,

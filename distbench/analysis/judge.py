@@ -131,7 +131,7 @@ def _judged_rows(facts: Sequence[LevelFacts], judgement: Judgement | None) -> li
 
 def _slo_missed(run: RunData, facts: Sequence[LevelFacts]) -> bool:
     """An SLO is kept where 99 % of the requests of some level met it; of a run there is only one level."""
-    if not plan_slos(run):
+    if not plan_slos(run.plan()):
         return False
     return not any((level.reading.good_ratio or 0.0) >= GOOD_RATIO for level in facts)
 

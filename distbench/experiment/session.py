@@ -101,11 +101,6 @@ class Session:
         """Where rows go; the driver adds those of lost clients itself."""
         return self._recorder
 
-    @property
-    def scraper(self) -> Scraper | None:
-        """The telemetry beside the load; None where it is off."""
-        return self._scraper
-
     def open(self) -> None:
         """
         Start the clients, try every target from each of them, start the telemetry, write run.json and plan.toml.
