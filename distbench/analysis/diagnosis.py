@@ -24,12 +24,11 @@ from distbench.analysis.signs import (
     queue_text,
     queues,
     stands_still,
+    step_budget,
 )
 
 _PREEMPTED_RATIO = 0.01
 _PROMPT_SHARE = 0.5
-# The engine fills its budget of batched tokens in every step, and budgets are powers of two in practice.
-_BUDGET_TOLERANCE = 0.03
 _STREAM_AT_END_RATIO = 0.8
 _AT_ONCE_RATIO = 0.2
 _LUMPS_RATIO = 0.5
@@ -226,16 +225,13 @@ def _preemptions(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
 def _batched_tokens(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
     """Every step is filled to its budget, mostly with prompt tokens, while requests wait."""
     server = case.server
-    if server is None or not queues(server) or server.step_tokens_mean is None:
+    if server is None or not queues(server):
         return None
-    share = prompt_share(server)
-    if share is None or share < _PROMPT_SHARE or server.step_tokens_mean < 32:
-        return None
-    budget = 2 ** round(math.log2(server.step_tokens_mean))
-    if abs(server.step_tokens_mean / budget - 1) > _BUDGET_TOLERANCE:
+    share, budget = prompt_share(server), step_budget(server)
+    if share is None or share < _PROMPT_SHARE or budget is None:
         return None
     evidence = (
-        f"an engine step took {server.step_tokens_mean:.0f} tokens on average, a full budget of {budget}",
+        f"an engine step took {server.step_tokens_mean or budget:.0f} tokens on average, a full budget of {budget}",
         f"{share:.0%} of them were prompt tokens",
         *queue_text(server),
     )
@@ -249,9 +245,9 @@ def _sequences(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
         return None
     if kv_full(server) or next_does_not_fit(server):
         return None
+    still = max(server.running_plateau_ratio or 0.0, server.running_cap_ratio or 0.0)
     evidence = [
-        f"running stood at {server.running_max:.0f} of {case.connections} connections "
-        f"in {server.running_plateau_ratio or 0:.0%} of the scrapes",
+        f"running stood at {server.running_max:.0f} of {case.connections} connections in {still:.0%} of the scrapes",
         *queue_text(server),
     ]
     same = [

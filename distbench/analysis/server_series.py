@@ -26,6 +26,7 @@ from distbench.telemetry.vocabulary import (
     MODEL_LABELS,
     PROCESS_START,
     REPLICATED_LABELS,
+    STEP_BUCKETS,
     TRAFFIC_COUNTERS,
     Quantity,
     Shape,
@@ -49,6 +50,7 @@ class TargetSeries:
         gauges: By quantity and engine, shape (n,); NaN where a scrape did not hold it.
         counters: The same for running counts.
         sums, counts: The same for observed quantities; sums of times are seconds.
+        step_buckets: By upper bound, ascending: engine steps of so many tokens or fewer, by engine; empty where not exported.
         models: Names of the models that the series speak of.
         cache_config: Labels of the cache configuration; empty where not exported.
         continuity: Whether one server, running all the time, answered all scrapes.
@@ -60,6 +62,7 @@ class TargetSeries:
     counters: Mapping[Quantity, Mapping[str, Floats]]
     sums: Mapping[Quantity, Mapping[str, Floats]]
     counts: Mapping[Quantity, Mapping[str, Floats]]
+    step_buckets: Mapping[float, Mapping[str, Floats]]
     models: tuple[str, ...]
     cache_config: Mapping[str, str]
     continuity: Continuity
@@ -159,10 +162,20 @@ def _target_series(
         counters=counters,
         sums=sums,
         counts=counts,
+        step_buckets=_step_buckets(by_name.get(STEP_BUCKETS, {}), times, keep_model),
         models=tuple(models),
         cache_config=_cache_config(by_name.get(CACHE_CONFIG, {})),
         continuity=_continuity(by_name, times, counters),
     )
+
+
+def _step_buckets(
+    series: Mapping[Labels, Mapping[int, float | None]], times: Sequence[int], model: str | None
+) -> dict[float, dict[str, Floats]]:
+    by_bound: dict[float, dict[Labels, Mapping[int, float | None]]] = {}
+    for labels, values in series.items():
+        by_bound.setdefault(float(dict(labels).get("le", "inf")), {})[labels] = values
+    return {bound: _by_engine(by_bound[bound], times, model) for bound in sorted(by_bound)}
 
 
 def _by_engine(

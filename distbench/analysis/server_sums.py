@@ -93,6 +93,25 @@ def observed_mean(targets: Sequence[TargetSeries], quantity: Quantity, period: P
     return None
 
 
+def step_shares(targets: Sequence[TargetSeries], period: Period) -> tuple[tuple[float, float], ...]:
+    """
+    Return how large the engine steps inside the window were, all targets together.
+
+    Returns:
+        (tokens, share of the steps with so many or fewer), ascending; empty where a target does not export it or made no step.
+    """
+    bounds = sorted(set.intersection(*(set(target.step_buckets) for target in targets)))
+    steps = []
+    for bound in bounds:
+        parts = [delta(t, t.step_buckets[bound], period, in_window=True) for t in targets]
+        if any(part is None for part in parts):
+            return ()
+        steps.append(sum(part for part in parts if part is not None))
+    if not steps or steps[-1] <= 0:
+        return ()
+    return tuple((bound, count / steps[-1]) for bound, count in zip(bounds, steps, strict=True))
+
+
 def gauge_grid(targets: Sequence[TargetSeries], quantity: Quantity, period: Period) -> Floats | None:
     """
     Return a gauge summed over all engines of all targets at each scrape inside the window, shape (n,).

@@ -14,7 +14,14 @@ import numpy as np
 import pyarrow as pa
 
 from distbench.analysis.server_series import ServerSeries, TargetSeries, server_series
-from distbench.analysis.server_sums import Period, delta, gauge_grid, observed_mean, plateau_ratio
+from distbench.analysis.server_sums import (
+    Period,
+    delta,
+    gauge_grid,
+    observed_mean,
+    plateau_ratio,
+    step_shares,
+)
 from distbench.telemetry.detect import Continuity, worst
 from distbench.telemetry.gpu import GpuView, gpu_view
 from distbench.telemetry.vocabulary import NO_OBSERVATIONS, NOT_EXPORTED, Quantity
@@ -54,6 +61,7 @@ class ServerView:
         scrapes: Scrapes inside the window, of the target with the fewest.
         running_mean, running_max, waiting_mean, waiting_max: Requests, all engines together.
         running_plateau_ratio: Share of the scrapes at which running was at its highest, but for 5 % or one request.
+        running_cap_ratio: Share of the scrapes at which running was exactly at its highest.
         waiting_ratio: Share of the scrapes with a request waiting anywhere.
         kv_usage_mean, kv_usage_max: 0..1; mean over the engines, and the fullest engine at its fullest.
         prefix_queries, prefix_hits, prefix_hit_ratio: Over the level, in the servers' unit (tokens, or blocks in old versions).
@@ -63,6 +71,7 @@ class ServerView:
         queue_time_mean_s, prefill_time_mean_s, decode_time_mean_s, ttft_mean_s, itl_mean_s, e2e_mean_s: Of what was observed
             inside the window, else over the level. itl_mean_s stands for the time of an engine step.
         step_tokens_mean: Tokens, prompt and output, per engine step.
+        step_buckets: (tokens, share of the window's steps with so many or fewer), ascending; empty: not known.
         steps: Engine steps inside the window.
         imbalance: Output tokens of the busiest engine over the fair share; None with one engine.
         engines: Each engine.
@@ -78,6 +87,7 @@ class ServerView:
     running_mean: float | None = None
     running_max: float | None = None
     running_plateau_ratio: float | None = None
+    running_cap_ratio: float | None = None
     waiting_mean: float | None = None
     waiting_max: float | None = None
     waiting_ratio: float | None = None
@@ -101,6 +111,7 @@ class ServerView:
     itl_mean_s: float | None = None
     e2e_mean_s: float | None = None
     step_tokens_mean: float | None = None
+    step_buckets: tuple[tuple[float, float], ...] = ()
     steps: float | None = None
     imbalance: float | None = None
     engines: tuple[EngineView, ...] = ()
@@ -236,6 +247,7 @@ class _Sums:
             itl_mean_s=self.mean(Quantity.ITL),
             e2e_mean_s=self.mean(Quantity.E2E),
             step_tokens_mean=self.mean(Quantity.STEP_TOKENS),
+            step_buckets=step_shares(self._targets, self.period),
             steps=self.steps(),
             imbalance=_imbalance(engines),
             engines=engines,
@@ -308,6 +320,7 @@ class _Sums:
             "running_mean": None if running is None else float(running.mean()),
             "running_max": None if running is None else float(running.max()),
             "running_plateau_ratio": None if running is None else plateau_ratio(running),
+            "running_cap_ratio": None if running is None else float((running == running.max()).mean()),
             "waiting_mean": None if waiting is None else float(waiting.mean()),
             "waiting_max": None if waiting is None else float(waiting.max()),
             "waiting_ratio": None if waiting is None else float((waiting > 0).mean()),

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from distbench.analysis.saturation import KV_FULL_RATIO, MOST_SCRAPES_RATIO, PLATEAU_RATIO, is_pinned
 from distbench.analysis.server_view import ServerView
 
 _KV_BUSY_RATIO = 0.85
+# Fixed output lengths run in step: each time the requests of a wave end together, a scrape can find the slots between two waves.
+_CAP_RATIO = 0.5
+_SMALLEST_BUDGET = 32
+# Budgets are powers of two in practice, and an engine with prompts waiting fills every step to it.
+_BUDGET_TOLERANCE = 0.03
+_UNFILLED_RATIO = 0.1
 
 
 def prompt_share(server: ServerView) -> float | None:
@@ -31,11 +39,53 @@ def queues(server: ServerView) -> bool:
 
 
 def stands_still(server: ServerView, connections: int) -> bool:
-    """Tell whether running stands still in all engines together, or in each of several (whose sum may flicker)."""
-    if is_pinned(server, connections):
+    """Tell whether running stands still in all engines together, or in each of several (whose sum may flicker), or bounces off a cap."""
+    if is_pinned(server, connections) or is_capped(server, connections):
         return True
     plateaus = [engine.running_plateau_ratio for engine in server.engines]
     return len(plateaus) > 1 and all(ratio is not None and ratio >= PLATEAU_RATIO for ratio in plateaus)
+
+
+def is_capped(server: ServerView, connections: int) -> bool:
+    """Tell whether running was most often at exactly its highest, clearly below the connections: slots that are refilled in waves."""
+    if server.running_max is None or server.running_cap_ratio is None:
+        return False
+    return (
+        server.running_cap_ratio >= _CAP_RATIO
+        and server.running_max > 1
+        and server.running_max <= connections - max(1.0, 0.05 * connections)
+    )
+
+
+def step_budget(server: ServerView) -> int | None:
+    """
+    Return the tokens that every engine step was filled to, as far as the sizes of the steps show it.
+
+    The counts book a prompt whole, its cached part included, in the step that ends it, and the first token beside it, which took no
+    place in the step. So the mean is corrected for both. That the mean is a power of two may be chance: steps that are filled
+    have no small ones among them, but for those in which a long prompt was only carried on.
+
+    Returns:
+        None: not filled to a budget, or not known.
+    """
+    mean = server.step_tokens_mean
+    if mean is None or mean <= 0 or server.prompt_tokens is None or server.generation_tokens is None:
+        return None
+    booked = server.prompt_tokens + server.generation_tokens
+    first_tokens = server.requests_finished or 0.0
+    scheduled = booked - (server.prompt_tokens_cached or 0.0) - first_tokens
+    # Steps that end no prompt look small; how many those are is known where the requests were counted.
+    without_end = max(0.0, 1 - mean * first_tokens / booked) if first_tokens else 0.0
+    mean *= scheduled / booked if 0 < scheduled <= booked else 1.0
+    if mean < _SMALLEST_BUDGET / 2:
+        return None
+    budget: int = 2 ** round(math.log2(mean))
+    if budget < _SMALLEST_BUDGET or abs(mean / budget - 1) > _BUDGET_TOLERANCE:
+        return None
+    small = next((share for tokens, share in server.step_buckets if tokens == budget / 2), None)
+    if small is None:
+        return budget
+    return budget if small <= without_end + _UNFILLED_RATIO else None
 
 
 def kv_full(server: ServerView) -> bool:

@@ -14,6 +14,8 @@ from enum import StrEnum
 
 PROCESS_START = "process_start_time_seconds"
 CACHE_CONFIG = "vllm:cache_config_info"
+# Cumulative, by the label le: how many engine steps took so many tokens or fewer.
+STEP_BUCKETS = "vllm:iteration_tokens_total_bucket"
 NOT_EXPORTED = "not exported"
 NO_OBSERVATIONS = "no observations"
 
@@ -175,7 +177,7 @@ _KNOWN = frozenset(
 )
 _CREATED = frozenset(name.removesuffix("_total") + "_created" for name in _KNOWN if name.endswith("_total"))
 # The names that the analysis reads; everything else that is recorded is there for people and programs.
-ANALYSED = _KNOWN | _CREATED | {PROCESS_START, CACHE_CONFIG}
+ANALYSED = _KNOWN | _CREATED | {PROCESS_START, CACHE_CONFIG, STEP_BUCKETS}
 
 
 def is_recorded(name: str) -> bool:
@@ -183,11 +185,11 @@ def is_recorded(name: str) -> bool:
     Tell whether a sample goes into the server's rows.
 
     Kept: everything of the known servers and of DCGM, except histogram buckets (three quarters of the lines; means come from _sum and
-    _count, and the buckets are too wide for quantiles) and except _created stamps of families that are not analysed; also the start
-    time of the process. Left out: the server's http, Python and garbage-collector families.
+    _count, and the buckets are too wide for quantiles) but those of the engine steps' sizes, and except _created stamps of families that
+    are not analysed; also the start time of the process. Left out: the server's http, Python and garbage-collector families.
     """
     if name.endswith("_bucket"):
-        return False
+        return name == STEP_BUCKETS
     if name.endswith("_created"):
         return name in _CREATED
     return name.startswith(_PREFIXES) or name == PROCESS_START

@@ -64,6 +64,33 @@ CASES: dict[str, tuple[ServerView | None, Limit]] = {
         full(12, **PROMPTS, step_tokens_mean=2040.0),
         Limit.BATCHED_TOKENS,
     ),
+    "as large as a budget on average, but half of the steps are small": (
+        full(16, **PROMPTS, step_tokens_mean=512.0, step_buckets=((256.0, 0.5), (512.0, 0.7))),
+        Limit.SEQUENCES,
+    ),
+    "filled to the budget in nine of ten steps": (
+        full(16, **PROMPTS, step_tokens_mean=512.0, step_buckets=((256.0, 0.1), (512.0, 0.6))),
+        Limit.BATCHED_TOKENS,
+    ),
+    # 100 requests of 90 + 10 tokens are 10,000 booked; at 64 a step there are 0.64 prompts a step, and a third of the steps ends none.
+    "long prompts carried over steps leave some that look small": (
+        full(3, **PROMPTS, step_tokens_mean=64.0, requests_finished=100.0, step_buckets=((32.0, 0.4),)),
+        Limit.BATCHED_TOKENS,
+    ),
+    # The first token of an answer took no place in the step that ended its prompt: 540 booked are 512 of 10,000 - 500.
+    "first tokens are not counted into the budget": (
+        full(3, **PROMPTS, step_tokens_mean=539.0, requests_finished=500.0, step_buckets=((256.0, 0.0),)),
+        Limit.BATCHED_TOKENS,
+    ),
+    # A wave of answers of one length ends at once: a quarter of the scrapes finds the slots empty.
+    "slots refilled in waves, prompts make most of the tokens": (
+        full(16, **PROMPTS, running_mean=14.0, running_plateau_ratio=0.7, running_cap_ratio=0.7),
+        Limit.SEQUENCES,
+    ),
+    "running at its highest now and then": (
+        full(16, **PROMPTS, running_mean=12.0, running_plateau_ratio=0.4, running_cap_ratio=0.2),
+        Limit.BATCHED_TOKENS,
+    ),
     "a queue of prompts without step sizes": (
         full(12, **PROMPTS, running_plateau_ratio=0.3),
         Limit.BATCHED_TOKENS,

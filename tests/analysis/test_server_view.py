@@ -60,6 +60,26 @@ def test_hit_ratio_is_of_the_level() -> None:
     assert view.continuity is Continuity.STEADY
 
 
+def test_sizes_of_steps_are_of_the_window() -> None:
+    """Of two engines' 10 + 10 steps inside the window 8 + 3 took 16 tokens or fewer, and 5 more up to 32."""
+
+    def scrape(small: tuple[int, int], middle: tuple[int, int], steps: tuple[int, int]) -> str:
+        line = 'vllm:iteration_tokens_total_bucket{{engine="{}",le="{}"}} {}\n'
+        return "".join(
+            line.format(engine, bound, counts[engine])
+            for engine in (0, 1)
+            for bound, counts in (("16.0", small), ("32.0", middle), ("+Inf", steps))
+        )
+
+    view = view_of(
+        (0, scrape((0, 0), (0, 0), (0, 0))),
+        (20, scrape((2, 2), (2, 2), (5, 5))),
+        (80, scrape((10, 5), (12, 8), (15, 15))),
+        (95, scrape((90, 90), (95, 95), (99, 99))),
+    )
+    assert view.step_buckets == ((16.0, 0.55), (32.0, 0.8), (float("inf"), 1.0))
+
+
 def test_engines_are_added_and_seen() -> None:
     """C76: running 3 + 5, waiting 0 + 2, KV mean 0.4 and max 0.6; each engine stays visible."""
     text = (

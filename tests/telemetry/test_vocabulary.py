@@ -50,6 +50,7 @@ def test_sglang_and_tgi_speak_the_same_words() -> None:
         ("DCGM_FI_DEV_GPU_UTIL", True),
         ("process_start_time_seconds", True),
         ("vllm:time_to_first_token_seconds_bucket", False),
+        ("vllm:iteration_tokens_total_bucket", True),
         ("vllm:request_params_n_created", False),
         ("python_gc_objects_collected_total", False),
     ],
