@@ -24,6 +24,7 @@ from distbench.wire.response import ResponseReader
 from distbench.wire.stamps import ANCILLARY_BYTES, MAX_CLOCK_DRIFT_NS, ReadClock, unpack_timespec
 from distbench.wire.timer import LazyTimer
 from distbench.wire.tls import TlsPipe
+from distbench.wire.watch import Watch, watch_of
 
 _READ_BYTES = 16_384
 _line_of_whole_chunk = WHOLE_CHUNK_LINES.get
@@ -35,12 +36,12 @@ class FastConnection:
     """
     One keep-alive connection on a raw socket; the Protocol and its promises are in wire/base.py.
 
-    It belongs to one task of one event loop. The loop must offer add_reader (uvloop and the Unix loops do).
+    It belongs to one task of one event loop. The loop must offer add_reader (uvloop and the Unix loops do); see wire/watch.py.
     """
 
     __slots__ = (
         "_clock", "_deadlines", "_dialer", "_exchange", "_has_begun", "_link", "_loop", "_max_bytes", "_partial", "_preopened_ns", "_reader",
-        "_recvmsg", "_target", "_timer", "_tls", "_unsent", "_waiter",
+        "_recvmsg", "_target", "_timer", "_tls", "_unsent", "_waiter", "_watch",
     )  # fmt: skip
 
     def __init__(self, target: WireTarget, token_seen: TokenSeen | None = None) -> None:
@@ -61,6 +62,7 @@ class FastConnection:
         self._max_bytes = target.max_response_bytes
         self._link: Link | None = None
         self._tls: TlsPipe | None = None
+        self._watch: Watch | None = None
         self._preopened_ns: int | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._exchange: Exchange | None = None
@@ -133,7 +135,8 @@ class FastConnection:
         self._tls = link.tls
         self._recvmsg = link.sock.recvmsg
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(link.sock.fileno(), self._on_readable)
+        self._watch = watch_of(self._loop)
+        self._watch.add(link.sock.fileno(), self._on_readable)
         return None
 
     async def _attempt(self, exchange: Exchange, request: bytes) -> WireFault | None:
@@ -200,7 +203,7 @@ class FastConnection:
             self._end(connection_fault(error))
 
     def _on_readable(self) -> bool:
-        """Take one read off the socket; return whether there was one. A full buffer's rest comes with the loop's next turn."""
+        """Take one read off the socket; return whether there were bytes. A full buffer's rest comes with the loop's next turn."""
         recvmsg = self._recvmsg
         try:
             data, ancillary, _, _ = recvmsg(_READ_BYTES, ANCILLARY_BYTES)
@@ -242,6 +245,8 @@ class FastConnection:
                 reader.stamps_ns.append(stamp_ns)
                 reader.bytes_left -= size
                 return True
+        if len(data) == _READ_BYTES and self._watch is not None and self._link is not None:
+            self._watch.again(self._link.sock.fileno())
         if self._tls is not None:
             data = self._decrypt(data)
         if data and reader.feed(data, stamp_ns):
@@ -326,11 +331,11 @@ class FastConnection:
             exchange.client_lag_ns = None if clock.worst_lag_ns < 0 else clock.worst_lag_ns
 
     def _drop_link(self) -> None:
-        link, loop = self._link, self._loop
-        if link is None or loop is None:
+        link, loop, watch = self._link, self._loop, self._watch
+        if link is None or loop is None or watch is None:
             return
         self._link = self._tls = None
-        loop.remove_reader(link.sock.fileno())
+        watch.remove(link.sock.fileno())
         if self._unsent:
             self._unsent = b""
             loop.remove_writer(link.sock.fileno())

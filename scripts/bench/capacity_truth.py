@@ -275,6 +275,8 @@ def problems(truth: Truth, found: dict[str, Any]) -> list[str]:
         wrong.append(f"verdict {found['verdict']}, not {truth.verdict}")
     if found["limit"] not in truth.limits:
         wrong.append(f"limit {found['limit']}, not {' or '.join(truth.limits)}")
+    if peak is None or knee is None:
+        return [*wrong, "no peak: " + "; ".join(each["text"] for each in found["findings"][:2])]
     if truth.peak is not None and abs(peak["output_token_rate"] / truth.peak - 1) > PEAK_TOLERANCE:
         wrong.append(f"peak {peak['output_token_rate']:.0f}, not {truth.peak:.0f}")
     if truth.at is not None:
