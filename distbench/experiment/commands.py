@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from distbench.core.levels import LevelSpec
 from distbench.core.plan import Plan
 from distbench.core.prompts import Workload
-from distbench.core.summary import describe
+from distbench.core.summary import DEFAULT_BLOCK_TOKENS, describe
 from distbench.core.workload import build_workload, fit_level
 from distbench.errors import StoreError
 from distbench.experiment.datafile import check_dataset, open_dataset
@@ -155,7 +155,12 @@ def _foretell(
     levels = [fit_level(spec, plan, workload) for spec in planned_levels(plan)]
     # The levels of a ladder differ in nothing that is told here, nor do repeats.
     shown = [spec for spec in levels if spec.repeat == 0] if plan.command == "shapes" else levels[:1]
-    summary = describe(workload, shown, max_model_len=facts.max_model_len)
+    summary = describe(
+        workload,
+        shown,
+        max_model_len=facts.max_model_len,
+        block_tokens=facts.block_tokens or DEFAULT_BLOCK_TOKENS,
+    )
     for line in summary.lines():
         observer.tell(line)
     if plan.command != "shapes":

@@ -18,9 +18,13 @@ from distbench.core.urls import endpoint_url
 from distbench.errors import TargetError
 from distbench.experiment.redaction import Redaction
 from distbench.experiment.target import TargetClient, TargetFacts, error_text, secret_headers
+from distbench.telemetry.exposition import parse_exposition
+from distbench.telemetry.vocabulary import CACHE_CONFIG
 
 _PROBE_TEXT = "ping"
 _REFUSED = (400, 404, 405, 422)
+_METRICS_LIMIT_S = 5.0
+_MAX_METRICS_BYTES = 2**26
 
 
 def check_target(plan: TargetPlan, environ: Mapping[str, str]) -> TargetFacts:
@@ -55,6 +59,7 @@ def _check_one(plan: TargetPlan, client: TargetClient) -> TargetFacts:
         ignore_eos=probe.ignore_eos,
         version=_version(client),
         tokenizes=_tokenizes(client, model),
+        block_tokens=_block_tokens(client),
         notes=(*notes, *probe.notes),
     )
 
@@ -65,6 +70,7 @@ def _join(plan: TargetPlan, found: list[TargetFacts]) -> TargetFacts:
         raise TargetError(
             f"the targets serve different models ({', '.join(sorted(models))}); name one with --model"
         )
+    blocks = [facts.block_tokens for facts in found if facts.block_tokens is not None]
     lengths = [facts.max_model_len for facts in found if facts.max_model_len is not None]
     return dataclasses.replace(
         found[0],
@@ -72,6 +78,7 @@ def _join(plan: TargetPlan, found: list[TargetFacts]) -> TargetFacts:
         usage=all(facts.usage for facts in found),
         ignore_eos=all(facts.ignore_eos for facts in found),
         tokenizes=all(facts.tokenizes for facts in found),
+        block_tokens=min(blocks, default=None),
         notes=tuple(dict.fromkeys(note for facts in found for note in facts.notes)),
     )
 
@@ -219,3 +226,15 @@ def _tokenizes(client: TargetClient, model: str) -> bool:
         response = client.post(f"{client.root()}/tokenize", body)
         return response.status_code == httpx.codes.OK and isinstance(response.json().get("count"), int)
     return False
+
+
+def _block_tokens(client: TargetClient) -> int | None:
+    """Return the size of the server's cache blocks, from its own /metrics; never a reason to fail."""
+    with contextlib.suppress(TargetError, ValueError, KeyError):
+        response = client.get(f"{client.root()}/metrics", timeout_s=_METRICS_LIMIT_S)
+        if response.status_code == httpx.codes.OK and len(response.content) <= _MAX_METRICS_BYTES:
+            content_type = response.headers.get("content-type")
+            found = parse_exposition(response.text, content_type, keep=CACHE_CONFIG.__eq__)
+            sizes = [int(sample.labels["block_size"]) for sample in found.samples]
+            return min((size for size in sizes if size > 0), default=None)
+    return None

@@ -93,6 +93,7 @@ class TargetFacts:
         usage, ignore_eos: Whether the server takes them.
         version: The server's own word (server header, /version); None.
         tokenizes: The server has vLLM's /tokenize.
+        block_tokens: Size of a block of its prefix cache, of the smallest where targets differ; None: not told.
         notes: Sentences that the user must see.
     """
 
@@ -103,6 +104,7 @@ class TargetFacts:
     version: str | None
     tokenizes: bool
     notes: tuple[str, ...]
+    block_tokens: int | None = None
 
 
 class TargetClient:

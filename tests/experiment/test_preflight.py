@@ -162,3 +162,30 @@ def test_an_unusable_key_is_a_problem_of_the_plan(environ: dict[str, str]) -> No
     """A missing key ends before anything is asked, and its text is never shown."""
     with pytest.raises(PlanError, match="--api-key-env"):
         secret_headers(plan("http://127.0.0.1:1", api_key_env="K"), environ)
+
+
+@pytest.mark.parametrize(
+    ("metrics", "expected"),
+    [
+        (b'vllm:cache_config_info{block_size="128",engine="0"} 1.0\n', 128),
+        (
+            b'vllm:cache_config_info{block_size="32",engine="0"} 1\nvllm:cache_config_info{block_size="16",engine="1"} 1\n',
+            16,
+        ),
+        (b'vllm:cache_config_info{block_size="None"} 1.0\n', None),
+        (b"vllm:num_requests_running 0\n", None),
+        (b"\xff\x00 no metrics", None),
+    ],
+    ids=["vLLM", "two engines", "no number", "not told", "garbage"],
+)
+def test_block_size_is_the_servers_own(metrics: bytes, expected: int | None) -> None:
+    """Expected prefix hits are told in the server's own blocks; metrics that do not tell them are no failure."""
+    routes = {MODELS: ONE_MODEL, CHAT: STREAM, "GET /metrics": Reply(body=metrics)}
+    with stub_server(routes) as (url, _):
+        assert check_target(plan(url), {}).block_tokens == expected
+
+
+def test_without_metrics_the_block_size_is_not_known() -> None:
+    """A 404 at /metrics is no failure."""
+    with stub_server({MODELS: ONE_MODEL, CHAT: STREAM}) as (url, _):
+        assert check_target(plan(url), {}).block_tokens is None
