@@ -221,6 +221,21 @@ def test_a_frozen_server_can_be_left_at_any_time(server: EmbeddedServer, tmp_pat
     assert (status, requests["cut"]) == ("interrupted", 4)
 
 
+def test_a_server_that_stays_frozen_ends_the_level(server: EmbeddedServer, tmp_path: Path) -> None:
+    """With time-outs of minutes: nothing for 20 s and no answer to anything else ends it within half a minute."""
+    with Command("run", server.url, *LONG[:-1], *WITHOUT_RAY, output=tmp_path / "r") as command:
+        command.wait_for_rows()
+        os.kill(server.pid, signal.SIGSTOP)
+        began_s = time.monotonic()
+        assert command.wait(60) == 1
+        took_s = time.monotonic() - began_s
+        os.kill(server.pid, signal.SIGCONT)
+        assert "takes connections but answers nothing" in command.shown
+    assert 20 < took_s < 45
+    status, requests = outcome(tmp_path / "r")
+    assert (status, requests["cut"]) == ("incomplete", 4)
+
+
 def _is_ray(pid: int) -> bool:
     try:
         return b"raylet" in Path(f"/proc/{pid}/cmdline").read_bytes()

@@ -6,7 +6,9 @@ import socket
 
 import pytest
 
+from distbench.experiment import vigil as vigil_module
 from distbench.experiment.vigil import Vigil, connect_problem
+from tests.support.stub_server import stub_server
 
 
 class Timer:
@@ -32,15 +34,47 @@ def closed_url() -> str:
         return f"http://127.0.0.1:{probe.getsockname()[1]}/v1"
 
 
-def test_a_server_that_takes_connections_is_never_gone(timer: Timer) -> None:
-    """A frozen server's kernel still takes connections: how long to wait for it is the time-outs' matter."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        vigil = Vigil([f"http://127.0.0.1:{server.getsockname()[1]}/v1"], quiet_limit_s=8, now_s=timer)
+def test_a_slow_server_that_still_answers_is_never_gone(timer: Timer) -> None:
+    """Not one token for 100 s, but it says that it knows no such path: how long to wait for it is the time-outs' matter."""
+    with stub_server({}) as (url, _):
+        vigil = Vigil([f"{url}/v1"], quiet_limit_s=8, frozen_limit_s=20, now_s=timer)
         told = []
         for _ in range(20):
             told.append(vigil.look((0, 0)))
             timer.now_s += 5
     assert told == [None] * 20
+
+
+def test_a_server_that_only_takes_connections_is_frozen_after_a_while(
+    timer: Timer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its kernel takes connections, nobody answers: not before 20 s, then after two tries."""
+    monkeypatch.setattr(vigil_module, "_ANSWER_LIMIT_S", 0.05)
+    monkeypatch.setattr(vigil_module, "_PATIENCE_S", 5.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        vigil = Vigil([url], quiet_limit_s=8, frozen_limit_s=20, now_s=timer)
+        told = {}
+        for at_s in (100, 108, 111, 119, 121, 124):
+            timer.now_s = at_s
+            told[at_s] = vigil.look((0, 0))
+    assert [at_s for at_s, text in told.items() if text is not None] == [124]
+    assert "takes connections but answers nothing" in str(told[124])
+
+
+def test_a_try_that_takes_long_holds_nothing_up(timer: Timer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a frozen server is waited for, look() returns; a token meanwhile makes the try void."""
+    monkeypatch.setattr(vigil_module, "_ANSWER_LIMIT_S", 0.5)
+    monkeypatch.setattr(vigil_module, "_PATIENCE_S", 0.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        vigil = Vigil(
+            [f"http://127.0.0.1:{server.getsockname()[1]}/v1"], quiet_limit_s=1, frozen_limit_s=1, now_s=timer
+        )
+        told = []
+        for at_s, tokens in ((100, 0), (102, 0), (104, 0), (106, 1), (106.5, 1)):
+            timer.now_s = at_s
+            told.append(vigil.look(tokens))
+    assert told == [None] * 5
 
 
 def test_nothing_for_a_while_and_two_refusals_are_gone(timer: Timer) -> None:
@@ -66,8 +100,8 @@ def test_any_answer_begins_the_wait_anew(timer: Timer) -> None:
 
 def test_one_replica_that_lives_keeps_the_level_going(timer: Timer) -> None:
     """The failures of the other are figures."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        urls = [closed_url(), f"http://127.0.0.1:{server.getsockname()[1]}"]
+    with stub_server({}) as (url, _):
+        urls = [closed_url(), f"{url}/v1"]
         vigil = Vigil(urls, quiet_limit_s=1, now_s=timer)
         told = []
         for _ in range(5):
