@@ -8,6 +8,7 @@ asking, and only after nothing has moved for a while.
 
 from __future__ import annotations
 
+import dataclasses
 import socket
 import threading
 import time
@@ -88,20 +89,22 @@ class Vigil:
         self._failures += 1
         if self._failures < _TRIES:
             return None
-        texts = "; ".join(str(problem) for problem in problems)
+        texts = "; ".join(problem.text for problem in problems if problem is not None)
         return f"{texts}; the level was ended, what was measured is kept"
 
 
-class Problem(str):
-    """Why a target is of no use now, one clause; ``is_frozen`` where it takes connections all the same."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class Problem:
+    """
+    Why a target is of no use now.
 
-    __slots__ = ("is_frozen",)
+    Attributes:
+        text: One clause.
+        is_frozen: It takes connections all the same.
+    """
 
-    def __new__(cls, text: str, *, is_frozen: bool = False) -> Problem:
-        """Make one."""
-        problem = super().__new__(cls, text)
-        problem.is_frozen = is_frozen
-        return problem
+    text: str
+    is_frozen: bool = False
 
 
 class _Try:

@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from distbench.experiment import vigil as vigil_module
-from distbench.experiment.vigil import Vigil, connect_problem
+from distbench.experiment.vigil import Problem, Vigil, connect_problem
 from tests.support.stub_server import stub_server
 
 
@@ -113,4 +113,4 @@ def test_one_replica_that_lives_keeps_the_level_going(timer: Timer) -> None:
 def test_the_problem_names_the_address() -> None:
     """With the system's own words."""
     url = closed_url()
-    assert connect_problem(url) == f"{url} takes no connections any more (Connection refused)"
+    assert connect_problem(url) == Problem(f"{url} takes no connections any more (Connection refused)")
