@@ -184,7 +184,7 @@ class LocalStorage:
         # Hidden and not *.parquet: no reader of the folder takes it for a part.
         temporary = path.with_name(f".{path.name}.tmp")
         with _translated("cannot write", path):
-            path.parent.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
+            self._make_folder(path.parent)
             try:
                 _write_synced(temporary, data)
                 temporary.replace(path)
@@ -193,6 +193,14 @@ class LocalStorage:
                     temporary.unlink()
                 raise
             _sync_folder(path.parent)
+
+    def _make_folder(self, folder: Path) -> None:
+        """Make a folder of the run, but not the run's root: where a share was unmounted, files would go to the disk beneath it."""
+        if not (self._root / "requests").is_dir():
+            raise StoreError(
+                f"the run directory {self._root} is not there any more; was it moved, or its share unmounted?"
+            )
+        folder.mkdir(mode=_DIRECTORY_MODE, parents=True, exist_ok=True)
 
     def get(self, name: str) -> bytes:
         """Return a file's bytes."""
