@@ -127,7 +127,8 @@ def climb(history: Sequence[Reading], settings: LadderSettings) -> Climb:
             flat += 1
         if flat >= _FLAT_LEVELS_TO_STOP and not settings.connections:
             return Climb(next=_peak_passed(anchor, flat), anchor=anchor, flat=flat)
-    return Climb(next=_end_of_rungs(settings, anchor, flat), anchor=anchor, flat=flat)
+    end = _end_of_list if settings.connections else _end_of_rungs
+    return Climb(next=end(settings, measured, anchor, flat), anchor=anchor, flat=flat)
 
 
 def next_step(history: Sequence[Reading], settings: LadderSettings) -> Measure | Stop:
@@ -214,9 +215,23 @@ def _unmeasurable(rung: int) -> Stop:
     )
 
 
-def _end_of_rungs(settings: LadderSettings, anchor: Setting | None, flat: int) -> Stop:
-    if settings.connections:
-        return Stop(reason="list_done", text="all levels of the list are measured")
+def _end_of_list(
+    settings: LadderSettings, measured: Mapping[int, Setting], anchor: Setting | None, flat: int
+) -> Stop:
+    grown = anchor.connections if anchor else 0
+    unjudged = sorted(c for c in measured if c > grown and measured[c].judged is None)
+    text = "all levels of the list are measured"
+    if unjudged:
+        those = ", ".join(map(str, unjudged))
+        text = f"the levels above, of {those} connections, were too short to judge: raise --requests or --duration"
+    elif not flat and len(measured) > 1 and grown == max(measured):
+        text = f"throughput still grew at {grown} connections, the last of the list: add more to --connections"
+    return Stop(reason="list_done", text=text)
+
+
+def _end_of_rungs(
+    settings: LadderSettings, measured: Mapping[int, Setting], anchor: Setting | None, flat: int
+) -> Stop:
     if flat:
         return Stop(
             reason="max_reached",

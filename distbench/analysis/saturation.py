@@ -105,11 +105,11 @@ def _flat_or_alone(
     if flat:
         return Verdict.UNKNOWN, (*flat, "without metrics and without proof that the client was not the limit")
     if still_grew and below is not None:
-        grew = f"throughput still grew by {below[0]:.0%} over {below[1]} connections, and no further level was measured"
+        grew = f"throughput still grew by {below[0]:.0%} over {below[1]} connections, and no further level counts"
         return Verdict.NOT_SATURATED, (grew, *fullness.evidence)
     if fullness.full is False:
         return Verdict.NOT_SATURATED, fullness.evidence
-    return Verdict.UNKNOWN, (*fullness.evidence, "no further level was measured")
+    return Verdict.UNKNOWN, (*fullness.evidence, "no further level counts")
 
 
 def gauge_fullness(server: ServerView | None, connections: int) -> Fullness:

@@ -7,7 +7,7 @@ the arithmetic written beside it. The whole command runs against it, and must fi
 the ladder, name the limit, and say "not saturated" where the ladder ends below the peak. It knows of the server what a user's would
 show: its answers and /metrics.
 
-    scripts/bench/capacity_truth.py [--quick] [NAME...]
+    scripts/bench/capacity_truth.py [--quick] [--keep FOLDER] [NAME...]
 
 Prints one line per configuration and exits with 1 where one was not found. Takes about 2 minutes each; --quick runs three.
 """
@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import shutil
 import sys
 import tempfile
 import time
@@ -76,6 +77,8 @@ class Truth:
         levels: Connections to try.
         prompt, output: Tokens.
         verdict: Of the run.
+        declines: Whether a decline behind the peak is right; None: either.
+        seconds: Of each level: several times a request's.
     """
 
     server: SimSettings | Mock
@@ -87,7 +90,8 @@ class Truth:
     prompt: int = 16
     output: int = 48
     verdict: str = "saturated"
-    declines: bool = False
+    declines: bool | None = False
+    seconds: int = 12
 
 
 TRUTHS: dict[str, Truth] = {
@@ -204,6 +208,8 @@ TRUTHS: dict[str, Truth] = {
         levels="4,8,16,32",
         prompt=64,
         output=128,
+        declines=None,
+        seconds=45,
     ),
     "not-saturated": Truth(
         server=sim(steps(0.02), max_num_seqs=256),
@@ -260,7 +266,7 @@ def find(truth: Truth, folder: Path) -> dict[str, Any]:
             "system-tokens": 0,
             "user-tokens": truth.prompt,
             "output-tokens": truth.output,
-            "duration": "12s",
+            "duration": f"{truth.seconds}s",
             "ray-address": "none",
             "output": str(folder / "run"),
         }
@@ -284,7 +290,7 @@ def problems(truth: Truth, found: dict[str, Any]) -> list[str]:
         distance = abs(levels.index(knee["connections"]) - levels.index(truth.at))
         if distance > 1:
             wrong.append(f"knee at {knee['connections']}, not {truth.at}")
-    if truth.declines != (found["decline"] is not None):
+    if truth.declines is not None and truth.declines != (found["decline"] is not None):
         wrong.append(
             "no decline was seen" if truth.declines else f"a decline that is none: {found['decline']}"
         )
@@ -298,6 +304,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", choices=[[], *TRUTHS], metavar="NAME", help=", ".join(TRUTHS))
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the run directories there")
     options = parser.parse_args()
     names = options.names or (QUICK if options.quick else TRUTHS)
     print(
@@ -309,6 +316,8 @@ def main() -> int:
         began_s = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="distbench-truth-") as folder:
             found = find(truth, Path(folder))
+            if options.keep is not None:
+                shutil.copytree(Path(folder) / "run", options.keep / name)
         wrong = problems(truth, found)
         failed += bool(wrong)
         rate = found["peak"]["output_token_rate"] if found["peak"] else float("nan")

@@ -183,6 +183,23 @@ def test_explicit_list_is_measured_in_full() -> None:
     assert stop.reason == "list_done"
 
 
+def test_list_that_ends_too_early_says_so() -> None:
+    """What to add to --connections is said where the last level still brought more, and not where it did not."""
+    _, growing = play(capped(64), LadderSettings(connections=(4, 8, 16)))
+    _, flat = play(capped(8), LadderSettings(connections=(4, 8, 16)))
+    assert growing.text == "throughput still grew at 16 connections, the last of the list: add more to --connections"
+    assert flat.text == "all levels of the list are measured"
+
+
+def test_list_whose_upper_levels_were_too_short_says_so() -> None:
+    """Levels that could not be judged are not "measured": the ceiling may lie among them."""
+    short = [Reading(level=i, connections=16, repeat=i, rate=None, valid=False, ok=10) for i in (2, 3)]
+    lower = [Reading(level=i, connections=c, rate=c * 50.0, valid=True, ok=100) for i, c in enumerate((4, 8))]
+    stop = next_step([*lower, *short], LadderSettings(connections=(4, 8, 16), repeats=0))
+    assert isinstance(stop, Stop)
+    assert stop.text == "the levels above, of 16 connections, were too short to judge: raise --requests or --duration"
+
+
 def test_no_repeats_when_none_are_asked() -> None:
     """--repeats 0 leaves the readings single, and the peak without an interval."""
     history, _ = play(capped(4), LadderSettings(max_connections=64, repeats=0))
