@@ -15,6 +15,7 @@ from enum import StrEnum
 from distbench.analysis.case import FLAT_RATIO, Ladder, LevelCase
 from distbench.analysis.saturation import LevelVerdict, Verdict
 from distbench.analysis.signs import (
+    gauges_are_stale,
     kv_full,
     kv_text,
     ms,
@@ -332,6 +333,11 @@ def _prefill(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
     evidence = [f"{time_share:.0%} of a request's time in the engine was prefill"]
     if share is not None:
         evidence.append(f"{share:.0%} of the computed tokens were prompt tokens")
+    if gauges_are_stale(server):
+        evidence.append(
+            f"the {server.waiting_mean or 0:.1f} requests that the gauges show waiting are those of the moment before a long step: "
+            f"a request spent {ms(server.queue_time_mean_s)} in the queue"
+        )
     return Diagnosis(limit=Limit.PREFILL, evidence=tuple(evidence))
 
 

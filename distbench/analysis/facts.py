@@ -76,7 +76,14 @@ class LevelFacts:
     @property
     def case(self) -> LevelCase:
         """What verdicts are made from."""
-        return LevelCase(row=self.row, server=self.server, client=self.health, stability=self.stability)
+        return LevelCase(
+            row=self.row,
+            server=self.server,
+            client=self.health,
+            stability=self.stability,
+            ttft_mean_s=self.summary.ttft_mean_s,
+            e2e_mean_s=self.summary.e2e_mean_s,
+        )
 
     @property
     def reading(self) -> Reading:

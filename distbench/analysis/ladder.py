@@ -225,7 +225,9 @@ def _end_of_list(
         those = ", ".join(map(str, unjudged))
         text = f"the levels above, of {those} connections, were too short to judge: raise --requests or --duration"
     elif not flat and len(measured) > 1 and grown == max(measured):
-        text = f"throughput still grew at {grown} connections, the last of the list: add more to --connections"
+        text = (
+            f"throughput still grew at {grown} connections, the last of the list: add more to --connections"
+        )
     return Stop(reason="list_done", text=text)
 
 

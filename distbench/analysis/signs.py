@@ -14,6 +14,7 @@ _SMALLEST_BUDGET = 32
 # Budgets are powers of two in practice, and an engine with prompts waiting fills every step to it.
 _BUDGET_TOLERANCE = 0.03
 _UNFILLED_RATIO = 0.1
+_STALE_RATIO = 0.5
 
 
 def prompt_share(server: ServerView) -> float | None:
@@ -34,8 +35,31 @@ def prefill_time_share(server: ServerView) -> float | None:
 
 
 def queues(server: ServerView) -> bool:
-    """Tell whether requests waited in most scrapes."""
-    return server.waiting_ratio is not None and server.waiting_ratio > MOST_SCRAPES_RATIO
+    """Tell whether requests waited in most scrapes, and by their own time in the queue as well."""
+    if server.waiting_ratio is None or server.waiting_ratio <= MOST_SCRAPES_RATIO:
+        return False
+    return not gauges_are_stale(server)
+
+
+def gauges_are_stale(server: ServerView) -> bool:
+    """
+    Tell whether the queue that the gauges show is one that requests hardly spent time in.
+
+    Engines set their gauges at the end of a step. While a step takes in a wave of prompts, for seconds, scrapes see the moment before
+    it: all waiting. By Little's law the share of requests that wait is the share of their time that they wait.
+    """
+    queue_s, prefill_s, decode_s = (
+        server.queue_time_mean_s,
+        server.prefill_time_mean_s,
+        server.decode_time_mean_s,
+    )
+    waiting, running = server.waiting_mean, server.running_mean
+    if queue_s is None or prefill_s is None or decode_s is None or not waiting or running is None:
+        return False
+    inside_s = queue_s + prefill_s + decode_s
+    if inside_s <= 0:
+        return False
+    return queue_s / inside_s < _STALE_RATIO * waiting / (waiting + running)
 
 
 def stands_still(server: ServerView, connections: int) -> bool:

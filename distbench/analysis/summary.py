@@ -75,6 +75,7 @@ class LevelSummary:
         slice_rates: Output tokens/s in equal slices of the window, in order (rates.NUM_SLICES); empty without a window.
         num_negative: Intervals below zero, a fault of ours.
         user_stamps_ratio: Share of the answered requests that the kernel did not stamp; None without one.
+        ttft_mean_s, e2e_mean_s: Over the same requests as the row's quantiles, to hold against servers, which tell only means.
     """
 
     row: LevelRow
@@ -88,6 +89,8 @@ class LevelSummary:
     slice_rates: tuple[float, ...]
     num_negative: int
     user_stamps_ratio: float | None
+    ttft_mean_s: float | None
+    e2e_mean_s: float | None
 
 
 def summarize_level(
@@ -151,6 +154,8 @@ def summarize_level(
         slice_rates=() if streams is None else tuple(streams.sums.slice_rates()),
         num_negative=0 if streams is None else streams.num_negative,
         user_stamps_ratio=user_stamps_ratio(rows),
+        ttft_mean_s=None if streams is None else streams.means.get("ttft"),
+        e2e_mean_s=None if streams is None else streams.means.get("e2e"),
     )
 
 
@@ -167,6 +172,7 @@ class _Streams:
         self.gaps = Gaps()
         self.good_requests = 0.0
         self.num_negative = 0
+        self.means: dict[str, float | None] = {}
         self._latencies: dict[str, list[Floats]] = {name: [_NOTHING] for name in _LATENCIES}
         self._send_lags: list[Floats] = [_NOTHING]
 
@@ -194,6 +200,7 @@ class _Streams:
             values = np.concatenate(
                 self._latencies.pop(name)
             )  # popped: with its copy it would be there twice
+            self.means[name] = mean(values)
             out |= _quantile_columns(name, quantiles(values, _QS), len(values))
         gaps = self.gaps
         return out | _quantile_columns("icl", gaps.quantiles_s(_QS), gaps.num_gaps - gaps.num_bundled)

@@ -184,6 +184,8 @@ TRUTHS: dict[str, Truth] = {
         levels="2,8,32,64",
         prompt=100,
         output=8,
+        # All answers of a wave end at once, and the server's one thread reads the next wave's requests while its engine stands.
+        declines=None,
     ),
     "decline-64": Truth(
         server=sim(

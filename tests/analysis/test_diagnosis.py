@@ -1,5 +1,6 @@
 """Each limit is named by its signs, and not by signs that look like it."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -94,6 +95,25 @@ CASES: dict[str, tuple[ServerView | None, Limit]] = {
     "a queue of prompts without step sizes": (
         full(12, **PROMPTS, running_plateau_ratio=0.3),
         Limit.BATCHED_TOKENS,
+    ),
+    # A wave of prompts is one step of 2.3 s; the gauges are those before it. By their times 5 % of the requests wait, not 92 %.
+    "gauges from before a long step of prompts": (
+        full(
+            5,
+            **(PROMPTS | {"prefill_time_mean_s": 2.3, "decode_time_mean_s": 0.24}),
+            waiting_mean=56.0,
+            queue_time_mean_s=0.14,
+        ),
+        Limit.PREFILL,
+    ),
+    "the same gauges with a queue that takes the time": (
+        full(
+            5,
+            **(PROMPTS | {"prefill_time_mean_s": 0.1, "decode_time_mean_s": 0.24}),
+            waiting_mean=56.0,
+            queue_time_mean_s=2.6,
+        ),
+        Limit.SEQUENCES,
     ),
     "no queue, prompts take the time": (
         server(running_mean=31.0, running_max=32.0, **PROMPTS),
@@ -206,6 +226,16 @@ def test_buffering_is_named_at_any_load(
     """Tokens that come with the end of the answer, though the server had them early, are held back on the way."""
     growing = case(2, 200.0, view, **(AT_THE_END | columns))
     assert diagnosis_of(case(1, 100.0, view, **(AT_THE_END | columns)), growing).limit is expected
+
+
+def test_means_are_held_against_means() -> None:
+    """Half of the first tokens come early and half late, at the server and at the clients alike: the median is no sign of buffering."""
+    view = server(ttft_mean_s=0.066, e2e_mean_s=0.088)
+    columns = {"ttft_p50_s": 0.084, "e2e_p50_s": 0.09, "completion_tokens_mean": 8.0, "bundled_ratio": 0.6}
+    by_medians = case(1, 100.0, view, **columns)
+    by_means = dataclasses.replace(by_medians, ttft_mean_s=0.068, e2e_mean_s=0.09)
+    assert diagnosis_of(by_medians).limit is Limit.NETWORK
+    assert diagnosis_of(by_means).limit is not Limit.NETWORK
 
 
 def test_lumps_under_load_only_are_not_the_network() -> None:

@@ -187,7 +187,10 @@ def test_list_that_ends_too_early_says_so() -> None:
     """What to add to --connections is said where the last level still brought more, and not where it did not."""
     _, growing = play(capped(64), LadderSettings(connections=(4, 8, 16)))
     _, flat = play(capped(8), LadderSettings(connections=(4, 8, 16)))
-    assert growing.text == "throughput still grew at 16 connections, the last of the list: add more to --connections"
+    assert (
+        growing.text
+        == "throughput still grew at 16 connections, the last of the list: add more to --connections"
+    )
     assert flat.text == "all levels of the list are measured"
 
 
@@ -197,7 +200,10 @@ def test_list_whose_upper_levels_were_too_short_says_so() -> None:
     lower = [Reading(level=i, connections=c, rate=c * 50.0, valid=True, ok=100) for i, c in enumerate((4, 8))]
     stop = next_step([*lower, *short], LadderSettings(connections=(4, 8, 16), repeats=0))
     assert isinstance(stop, Stop)
-    assert stop.text == "the levels above, of 16 connections, were too short to judge: raise --requests or --duration"
+    assert (
+        stop.text
+        == "the levels above, of 16 connections, were too short to judge: raise --requests or --duration"
+    )
 
 
 def test_no_repeats_when_none_are_asked() -> None:

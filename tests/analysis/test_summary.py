@@ -75,6 +75,19 @@ def test_rates_and_latencies_of_a_steady_level() -> None:
     assert (row["valid"], row["invalid_reason"]) == (True, None)
 
 
+def test_means_are_of_the_same_requests_as_the_quantiles() -> None:
+    """Every third first token comes after 0.1 s, the others after 0.4 s: a mean of 0.3 s, where the median says 0.4 s."""
+    rows = [
+        request(float(i), [i + (0.1 if i % 3 == 0 else 0.4), i + 1.0], connection=0, index=i)
+        for i in range(13)
+    ]
+    found = summary_of(rows, connections=1)
+    assert found.row["ttft_n"] == 12
+    assert found.row["ttft_p50_s"] == pytest.approx(0.4)
+    assert found.ttft_mean_s == pytest.approx(0.3)
+    assert found.e2e_mean_s == pytest.approx(1.0)
+
+
 def test_ramp_and_tail_do_not_halve_the_throughput() -> None:
     """Three requests of 10 s and one of 30 s at 10 tokens/s each: whole level 600/30 = 20, the full part 40 tokens/s."""
     ends = [10, 10, 10, 30]

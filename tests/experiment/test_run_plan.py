@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from distbench.analysis.facts import level_facts
 from distbench.core.plan_io import build_plan
 from distbench.errors import StoreError, TargetError
 from distbench.experiment.commands import run_plan
@@ -71,6 +72,21 @@ def test_every_request_has_a_row_and_tokens_equal_the_servers_counter(
     assert all(logged[str(i)]["completion_tokens"] == 8 for i in measured.request_id)
     info = open_run(tmp_path / "r").info
     assert (info.totals.planned, info.totals.ok, info.totals.failed) == (60, 60, 0)
+
+
+def test_judging_holds_the_clients_means_against_the_servers(
+    fast_server: EmbeddedServer, tmp_path: Path
+) -> None:
+    """Servers tell means, so the clients' means are what is compared: those of the answered requests sent in the window."""
+    run(fast_server.url, tmp_path / "r")
+    found = open_run(tmp_path / "r")
+    case = level_facts(found, found.info.levels[0]).case
+    rows = found.requests().to_pandas()
+    ttft_s = (rows.first_token_ns - rows.sent_ns) / 1e9
+    assert case.ttft_s is not None
+    assert case.ttft_s == case.ttft_mean_s
+    assert ttft_s.min() <= case.ttft_s <= ttft_s.max()
+    assert case.e2e_s == case.e2e_mean_s
 
 
 @pytest.mark.slow
