@@ -350,8 +350,9 @@ def _decode(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
     if step is None or not step_before or case.rate is None or not below.rate:
         return None
     growth = math.log(step / step_before) / math.log(case.connections / below.connections)
-    further = ladder.further_gain(case.connections)
-    flat = (further is not None and further[0] <= FLAT_RATIO) or case.rate / below.rate - 1 <= FLAT_RATIO
+    # Flat as the verdict means it: beyond noise.
+    gains = (ladder.further_gain(case.connections), ladder.gain_over_below(case.connections))
+    flat = any(gain is not None and gain[0] <= FLAT_RATIO for gain in gains)
     if not flat or growth < _STEP_GROWTH:
         return None
     evidence = (

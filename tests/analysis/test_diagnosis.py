@@ -143,6 +143,15 @@ def test_decode_needs_steps_that_grow() -> None:
     assert limit_at(server(running_mean=32.0, running_max=32.0, **DECODING), below).limit is Limit.NONE_FOUND
 
 
+def test_decode_is_named_where_the_gain_is_within_noise() -> None:
+    """5 % more with errors of 3 % each is flat, as the verdict has it; the steps take as much longer as there are more sequences."""
+    fewer = case(8, 100.0, server(running_mean=8.0, running_max=8.0, **(DECODING | {"itl_mean_s": 0.032})))
+    more = case(32, 105.0, server(running_mean=32.0, running_max=32.0, **(DECODING | {"itl_mean_s": 0.128})))
+    noisy = [dataclasses.replace(level, rate_error=3.0) for level in (more, fewer)]
+    assert diagnosis_of(*noisy).limit is Limit.DECODE
+    assert diagnosis_of(more, fewer).limit is Limit.NONE_FOUND
+
+
 def test_decode_is_seen_without_server_times() -> None:
     """The clients' time per token tells as well: it doubles with the connections."""
     levels = [case(2**i, 100.0, None, tpot_p50_s=0.01 * 2**i) for i in range(3)]
@@ -231,7 +240,12 @@ def test_buffering_is_named_at_any_load(
 def test_means_are_held_against_means() -> None:
     """Half of the first tokens come early and half late, at the server and at the clients alike: the median is no sign of buffering."""
     view = server(ttft_mean_s=0.066, e2e_mean_s=0.088)
-    columns = {"ttft_p50_s": 0.084, "e2e_p50_s": 0.09, "completion_tokens_mean": 8.0, "bundled_ratio": 0.6}
+    columns: dict[str, Any] = {
+        "ttft_p50_s": 0.084,
+        "e2e_p50_s": 0.09,
+        "completion_tokens_mean": 8.0,
+        "bundled_ratio": 0.6,
+    }
     by_medians = case(1, 100.0, view, **columns)
     by_means = dataclasses.replace(by_medians, ttft_mean_s=0.068, e2e_mean_s=0.09)
     assert diagnosis_of(by_medians).limit is Limit.NETWORK

@@ -46,11 +46,11 @@ class Share:
         self.mount.mkdir()
         near, far = socket.socketpair()
         with near, far:
-            self._server = subprocess.Popen([sftp_server], stdin=far, stdout=far)
+            self._server = subprocess.Popen([sftp_server], stdin=far.fileno(), stdout=far.fileno())
             self._sshfs = subprocess.Popen(
                 [sshfs, f"server:{self.behind}", str(self.mount), "-f", "-o", "passive"],
-                stdin=near,
-                stdout=near,
+                stdin=near.fileno(),
+                stdout=near.fileno(),
             )
         limit_s = time.monotonic() + 10
         while not os.path.ismount(self.mount):
