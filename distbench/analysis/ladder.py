@@ -21,6 +21,8 @@ _FLAT_LEVELS_TO_STOP = 2
 _UNMEASURABLE_TO_STOP = 3
 _MAX_REFINEMENTS = 6
 _MAX_LOST_REPEATS = 2
+# A level in which most connections did not finish three requests has them finish some with this.
+_LONGER = 4
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,12 +68,14 @@ class Measure:
         repeat: How many readings it has already: the ``repeat`` of the level.
         phase: climb | again | refine | repeat.
         text: Why, for people.
+        longer: How many times as long as the plan says: a level that was too short once is not measured like that again.
     """
 
     connections: int
     repeat: int
     phase: str
     text: str
+    longer: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,10 +187,20 @@ def _next_at(rung: int, setting: Setting | None, anchor: Setting | None) -> Meas
         return _errors(last, anchor)
     if len(setting.readings) >= MAX_ATTEMPTS:
         return None
-    why = "its throughput drifted" if last.counts else "it was too short to judge"
+    longer = _longer(setting)
+    why = "because its throughput drifted" if last.counts else "because it could not be judged"
+    length = "" if longer == 1 else f", {longer} times as long"
     return Measure(
-        connections=rung, repeat=len(setting.readings), phase="again", text=f"once more, because {why}"
+        connections=rung,
+        repeat=len(setting.readings),
+        phase="again",
+        text=f"once more{length}, {why}",
+        longer=longer,
     )
+
+
+def _longer(setting: Setting | None) -> int:
+    return 1 if setting is None or setting.readings[0].counts else _LONGER
 
 
 def _grew(reading: Reading, anchor: Reading) -> bool:
@@ -276,6 +290,7 @@ def _refinement(measured: Mapping[int, Setting], best: Setting, settings: Ladder
         repeat=attempts,
         phase="refine",
         text=f"between {gap.low} and {gap.high} there may be up to {gap.gain_ratio:.0%} more",
+        longer=_longer(before),
     )
 
 
@@ -303,4 +318,5 @@ def _repeat(
         repeat=len(measured[connections].readings),
         phase="repeat",
         text=f"repeat {round_now + 1} of {settings.repeats} around the best",
+        longer=_longer(measured[connections]),
     )

@@ -47,6 +47,14 @@ class LevelSpec:
     users_per_request: int = 1
     max_failures: int | None = None
 
+    def lengthened(self, factor: int) -> LevelSpec:
+        """Return the same level with so many times the requests and the seconds."""
+        return dataclasses.replace(
+            self,
+            requests=None if self.requests is None else self.requests * factor,
+            duration_s=None if self.duration_s is None else self.duration_s * factor,
+        )
+
     @property
     def is_open_loop(self) -> bool:
         """True where the plan, not the server, decides when a request is sent."""

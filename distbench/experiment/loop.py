@@ -14,7 +14,7 @@ from distbench.analysis.accounting import lost_rows
 from distbench.analysis.facts import LevelFacts, level_facts
 from distbench.analysis.judge import VERIFY_PURPOSE, RunVerdict, judge_run, peak_of
 from distbench.analysis.level_row import to_table
-from distbench.core.levels import LevelSpec, level_from_plan
+from distbench.core.levels import LevelSpec
 from distbench.core.workload import fit_level
 from distbench.errors import (
     EXIT_INCOMPLETE,
@@ -137,9 +137,11 @@ class Experiment:
         except (FleetError, PlanError, TargetError) as error:
             session.note(f"the client could not be verified with {2 * clients} clients: {error}")
             return
+        # As long as the level that it is held against.
+        at_peak = next(f.spec for f in self._facts if f.spec.connections == peak and f.reading.counts)
         for repeat in range(peak_repeats(plan)):
             if self._status == "complete":
-                spec = level_from_plan(plan, level=session.next_level, connections=peak, repeat=repeat)
+                spec = dataclasses.replace(at_peak, level=session.next_level, repeat=repeat)
                 self._doubled.append(self._run_level(spec, purpose=VERIFY_PURPOSE))
 
     def _totals(self) -> Totals:

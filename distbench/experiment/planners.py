@@ -60,12 +60,13 @@ class Ladder:
         self._measure = None if isinstance(step, Stop) else step
         if isinstance(step, Stop):
             return None
-        return level_from_plan(
+        spec = level_from_plan(
             self._plan,
             level=len(judged),
             connections=step.connections,
             repeat=step.repeat,
         )
+        return spec.lengthened(step.longer)
 
     def outlook(self, judged: Sequence[LevelFacts]) -> str | None:
         """Return why the next level is measured, and bounds of the time to go."""

@@ -241,20 +241,42 @@ def test_errors_end_the_climb_and_the_best_is_still_repeated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "word"),
-    [({"valid": False}, "too short"), ({"stable": False}, "drifted")],
+    ("change", "word", "longer"),
+    [
+        ({"valid": False}, "4 times as long, because it could not be judged", 4),
+        ({"stable": False}, "drifted", 1),
+    ],
     ids=["short", "drift"],
 )
-def test_unjudgeable_level_is_taken_once_more(change: dict[str, bool], word: str) -> None:
-    """The search does not judge on a short or drifting window: it measures again, once, and then goes on."""
+def test_unjudgeable_level_is_taken_once_more(change: dict[str, bool], word: str, longer: int) -> None:
+    """
+    The search does not judge on a short or drifting window: it measures again, once, and then goes on.
+
+    What was too short once would be again, so that is longer.
+    """
     bad = dataclasses.replace(Reading(level=0, connections=1, rate=100.0), **change)
     step = next_step([bad], LadderSettings())
     assert isinstance(step, Measure)
-    assert (step.connections, step.repeat, step.phase) == (1, 1, "again")
+    assert (step.connections, step.repeat, step.phase, step.longer) == (1, 1, "again", longer)
     assert word in step.text
     step = next_step([bad, dataclasses.replace(bad, level=1, repeat=1)], LadderSettings())
     assert isinstance(step, Measure)
     assert step.connections == 2
+
+
+def test_repeats_of_a_level_that_was_too_short_are_as_long_as_the_one_that_counts() -> None:
+    """Repeats of the plan's length would be too short to judge again."""
+    first = Reading(level=0, connections=4, rate=None, valid=False)
+    longer = Reading(level=1, connections=4, repeat=1, rate=100.0, ok=100)
+    other = Reading(level=2, connections=8, rate=50.0, ok=100)
+    settings = LadderSettings(connections=(4, 8), repeats=1)
+    step = next_step([first, longer, other], settings)
+    assert isinstance(step, Measure)
+    assert (step.connections, step.phase, step.longer) == (4, "repeat", 4)
+    repeated = dataclasses.replace(longer, level=3, repeat=2)
+    step = next_step([first, longer, other, repeated], settings)
+    assert isinstance(step, Measure)
+    assert (step.connections, step.phase, step.longer) == (8, "repeat", 1)
 
 
 def test_three_unmeasurable_levels_end_the_search() -> None:

@@ -56,3 +56,18 @@ def test_warmup_of_an_open_loop_is_a_short_piece_of_its_schedule(
 ) -> None:
     """The number of connections is only a cap there."""
     assert level_from_plan(plan(**load), level=0, connections=16).warmup == warmup
+
+
+@pytest.mark.parametrize(
+    ("requests", "duration_s", "longer"),
+    [(400, None, (1600, None)), (None, 12.0, (None, 48.0)), (400, 12.0, (1600, 48.0))],
+)
+def test_a_longer_level_has_more_of_what_ends_it(
+    requests: int | None, duration_s: float | None, longer: tuple[int | None, float | None]
+) -> None:
+    """Requests and seconds grow together; connections and warm-up stay."""
+    spec = LevelSpec(level=3, connections=16, requests=requests, warmup=16, duration_s=duration_s).lengthened(
+        4
+    )
+    assert (spec.requests, spec.duration_s) == longer
+    assert (spec.level, spec.connections, spec.warmup) == (3, 16, 16)
