@@ -2,7 +2,7 @@
 
 import pytest
 
-from distbench.core.levels import default_requests, level_from_plan
+from distbench.core.levels import LevelSpec, default_requests, level_from_plan
 from distbench.core.plan import LoadPlan, Plan, PromptPlan, TargetPlan
 
 
