@@ -135,6 +135,7 @@ TRUTHS: dict[str, Truth] = {
         limits=("sequences",),
         levels="500,1000,2000",
         output=24,
+        seconds=40,
     ),
     "replicas-2x8": Truth(
         server=sim(steps(0.02), max_num_seqs=8, data_parallel_size=2),
