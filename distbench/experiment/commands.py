@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from distbench.core.levels import LevelSpec
 from distbench.core.plan import Plan
@@ -164,5 +164,16 @@ def _foretell(
     for line in summary.lines():
         observer.tell(line)
     if plan.command != "shapes":
-        return levels, []
+        return levels, _split_conversations(plan, workload, levels)
     return fit_shapes(levels, summary.levels, facts.max_model_len)
+
+
+def _split_conversations(plan: Plan, workload: Workload, levels: Sequence[LevelSpec]) -> list[str]:
+    """Say where several clients may share one conversation: requests are dealt out in turn, and no client sees another's answers."""
+    is_dealt_out = any(spec.is_open_loop or spec.requests is None for spec in levels)
+    if getattr(workload, "is_single_turn", True) or plan.load.clients == 1 or not is_dealt_out:
+        return []
+    return [
+        "turns of one conversation may go to different clients, and then do not wait for each other's answers: "
+        "use --clients 1, or a burst of a fixed number of requests, which keeps a conversation on one client"
+    ]

@@ -229,3 +229,27 @@ def test_progress_is_told_while_it_runs(fast_server: EmbeddedServer, tmp_path: P
     assert max(state.in_flight for state in seen) == 12
     assert max(state.running or 0 for state in seen) == 8
     assert threading.active_count() < 20
+
+
+@pytest.mark.parametrize(
+    ("load", "is_told"),
+    [({"requests": 8}, False), ({"pattern": "constant", "rate": 40, "requests": 8}, True)],
+)
+def test_conversations_that_clients_share_are_told(
+    fast_server: EmbeddedServer, tmp_path: Path, load: dict[str, object], is_told: bool
+) -> None:
+    """Dealt out in turn, the turns of a conversation go to both clients; a burst keeps them on one, and nothing is said."""
+    turns = [{"from": who, "value": text} for who, text in (("human", "a b"), ("gpt", "c"), ("human", "d e"))]
+    data = tmp_path / "chats.jsonl"
+    data.write_text(json.dumps({"conversations": turns}) + "\n")
+    flags = {
+        "dataset": "jsonl",
+        "dataset_path": str(data),
+        "clients": 2,
+        "connections": 2,
+        "warmup": 0,
+        **load,
+    }
+    run(fast_server.url, tmp_path / "r", **flags)
+    notes = " ".join(open_run(tmp_path / "r").info.notes)
+    assert ("turns of one conversation may go to different clients" in notes) is is_told
