@@ -107,7 +107,6 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
     summary = summarize_level(
         spec,
         rows,
-        samples,
         num_clients=clients,
         num_targets=len(plan.get("urls", ())) or 1,
         slos=plan_slos(plan),

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from distbench.analysis.accounting import Accounting, account
 from distbench.analysis.arrays import Bools, Floats, is_word, measured, numbers, rows_where, some
-from distbench.analysis.client_health import HealthSummary, summarize_health
 from distbench.analysis.latency import LATENCY_COLUMNS, Gaps, mean_gap_s, request_latencies
 from distbench.analysis.level_row import LevelRow, empty_level_row
 from distbench.analysis.quantiles import QUANTILES, mean, quantiles
@@ -69,7 +68,6 @@ class LevelSummary:
         accounting: Where the requests went.
         window: None where nothing was ever sent.
         in_flight, turnarounds: Over the window; None without one, turnarounds in open loop too.
-        health: The clients' own samples over the window.
         errors: Kinds of failure, the most frequent first.
         target_requests: Target -> answered requests.
         slice_rates: Output tokens/s in equal slices of the window, in order (rates.NUM_SLICES); empty without a window.
@@ -83,7 +81,6 @@ class LevelSummary:
     window: Window | None
     in_flight: InFlight | None
     turnarounds: Turnarounds | None
-    health: HealthSummary
     errors: tuple[ErrorCount, ...]
     target_requests: Mapping[str, int]
     slice_rates: tuple[float, ...]
@@ -96,7 +93,6 @@ class LevelSummary:
 def summarize_level(
     spec: LevelSpec,
     rows: pa.Table,
-    clients: pa.Table,
     *,
     num_clients: int,
     num_targets: int,
@@ -109,7 +105,6 @@ def summarize_level(
     Args:
         spec: The level.
         rows: All its rows, columns ROW_COLUMNS (more do no harm).
-        clients: Health samples, schema CLIENTS; those of other levels are left aside.
         num_clients: Clients that took part.
         num_targets: Base URLs of the run.
         slos: Bounds for the goodput; none: it stays None.
@@ -129,7 +124,6 @@ def summarize_level(
         **{f"requests_{word}": getattr(accounting, word) for word in _OUTCOME_COLUMNS},
         valid=window is not None and window.valid and accounting.balanced,
     )
-    health = summarize_health(clients, spec.level, window)
     load = turns = None
     streams = None
     if window is not None:
@@ -140,7 +134,6 @@ def summarize_level(
             streams.add(batch)
         row |= _window_columns(window, rows, streams, load, turns)
         row |= _whole_columns(window, whole_sums(rows))
-    row["client_cpu_max"] = health.cpu_max
     row["invalid_reason"] = _invalid_reason(window, accounting)
     return LevelSummary(
         row=row,
@@ -148,7 +141,6 @@ def summarize_level(
         window=window,
         in_flight=load,
         turnarounds=turns,
-        health=health,
         errors=count_errors(rows),
         target_requests=requests_by_target(rows),
         slice_rates=() if streams is None else tuple(streams.sums.slice_rates()),

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from distbench.store.schema import CLIENTS, REQUESTS
+from distbench.store.schema import REQUESTS
 
 
 def ns(seconds: float | None) -> int | None:
@@ -88,9 +88,3 @@ def steady(
             tokens = [sent + step * (k + 1) for k in range(num_tokens)]
             out.append(request(sent, tokens, connection=connection, **columns))
     return out
-
-
-def samples(rows: Iterable[dict[str, Any]]) -> pa.Table:
-    """Return health samples; columns that must have a value are 0 unless given."""
-    fixed = {f.name: 0 for f in CLIENTS if not f.nullable}
-    return pa.Table.from_pylist([fixed | row for row in rows], schema=CLIENTS)

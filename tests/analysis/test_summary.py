@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from distbench.analysis.level_row import empty_level_row, merged, to_table
@@ -19,19 +18,18 @@ from distbench.analysis.tallies import count_errors
 from distbench.core.levels import LevelSpec
 from distbench.core.plan import Slo
 from distbench.store.schema import LEVELS
-from tests.analysis.requests_of import ns, request, samples, steady, table
+from tests.analysis.requests_of import request, steady, table
 
 LATENCY_NAMES = ("ttft", "ttfo", "tpot", "icl", "e2e", "response")
 
 
-def summary_of(rows: list[dict[str, Any]], clients: pa.Table | None = None, **changes: Any) -> LevelSummary:
+def summary_of(rows: list[dict[str, Any]], **changes: Any) -> LevelSummary:
     """Return the summary of a level of one client and one target."""
     settings: dict[str, Any] = {"connections": 2, "requests": len(rows), "warmup": 0} | changes
     slos = settings.pop("slos", ())
     return summarize_level(
         LevelSpec(level=0, **settings),
         table(rows),
-        samples([]) if clients is None else clients,
         num_clients=1,
         num_targets=1,
         slos=slos,
@@ -201,11 +199,10 @@ def test_parts_give_the_same_row_as_the_whole() -> None:
     spec = LevelSpec(level=0, connections=2, requests=20, warmup=0)
     whole = table(steady_level())
     slos = (Slo(metric="icl", limit_s=0.2),)
-    clients = samples([])
-    together = summarize_level(spec, whole, clients, num_clients=1, num_targets=1, slos=slos)
+    together = summarize_level(spec, whole, num_clients=1, num_targets=1, slos=slos)
     parts = [whole.select(CHUNK_COLUMNS).slice(at, 6) for at in range(0, 20, 6)]
     apart = summarize_level(
-        spec, whole.select(ROW_COLUMNS), clients, num_clients=1, num_targets=1, slos=slos, chunk_batches=parts
+        spec, whole.select(ROW_COLUMNS), num_clients=1, num_targets=1, slos=slos, chunk_batches=parts
     )
     assert apart.row == pytest.approx(together.row)
     assert apart.slice_rates == pytest.approx(together.slice_rates)
@@ -219,54 +216,6 @@ def test_send_lag_and_response_belong_to_the_open_loop() -> None:
     assert row["response_p50_s"] == pytest.approx(0.4)
     assert row["offered_rate"] == 2.0
     assert row["turnaround_ratio"] is None
-
-
-def test_health_of_the_clients_inside_the_window() -> None:
-    """
-    Two clients, samples of 1 s: CPU 0.5 and 0.95 inside, 1.0 before the window. In flight 3 and 5 make 8 of 10 asked.
-    """
-    clients = samples(
-        [
-            {
-                "client": 0,
-                "time_ns": ns(1.0),
-                "interval_s": 1.0,
-                "loop_cpu_ratio": 1.0,
-                "in_flight_mean": 0.0,
-            },
-            {
-                "client": 0,
-                "time_ns": ns(3.0),
-                "interval_s": 1.0,
-                "loop_cpu_ratio": 0.5,
-                "in_flight_mean": 3.0,
-                "connections": 5,
-            },
-            {
-                "client": 1,
-                "time_ns": ns(3.0),
-                "interval_s": 1.0,
-                "loop_cpu_ratio": 0.95,
-                "in_flight_mean": 5.0,
-                "connections": 5,
-            },
-            {
-                "client": 1,
-                "time_ns": ns(4.0),
-                "interval_s": 1.0,
-                "in_flight_mean": 5.0,
-                "connected": 4,
-                "connections": 5,
-            },
-            {"level": 1, "client": 1, "time_ns": ns(3.0), "interval_s": 1.0, "loop_cpu_ratio": 0.99},
-        ]
-    )
-    summary = summary_of(steady_level(), clients)
-    assert summary.row["client_cpu_max"] == 0.95
-    assert summary.health.samples == 3
-    assert summary.health.in_flight_mean == pytest.approx(8.0)
-    assert summary.health.connected_mean == pytest.approx(2.0)
-    assert summary.health.asked == 10
 
 
 def test_client_lag_and_stamps() -> None:

@@ -236,13 +236,13 @@ def test_progress_is_told_while_it_runs(fast_server: EmbeddedServer, tmp_path: P
     [({"requests": 8}, False), ({"pattern": "constant", "rate": 40, "requests": 8}, True)],
 )
 def test_conversations_that_clients_share_are_told(
-    fast_server: EmbeddedServer, tmp_path: Path, load: dict[str, object], is_told: bool
+    fast_server: EmbeddedServer, tmp_path: Path, load: dict[str, Any], is_told: bool
 ) -> None:
     """Dealt out in turn, the turns of a conversation go to both clients; a burst keeps them on one, and nothing is said."""
     turns = [{"from": who, "value": text} for who, text in (("human", "a b"), ("gpt", "c"), ("human", "d e"))]
     data = tmp_path / "chats.jsonl"
     data.write_text(json.dumps({"conversations": turns}) + "\n")
-    flags = {
+    flags: dict[str, Any] = {
         "dataset": "jsonl",
         "dataset_path": str(data),
         "clients": 2,
