@@ -6,6 +6,7 @@ Streams are in streaming.py.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import time
 from collections.abc import Callable
@@ -41,7 +42,7 @@ class ReplyHost(Protocol):
         ...
 
 
-class Reply:
+class Reply(abc.ABC):
     """
     An answer under way.
 
@@ -81,17 +82,17 @@ class Reply:
         self.ended = False
         self._timer: asyncio.TimerHandle | None = None
 
+    @abc.abstractmethod
     def start(self) -> None:
         """Send what goes out before the first token."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def on_token(self, request: SimRequest) -> None:
         """Take the token that the engine has just made."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def fail(self, message: str, kind: str, code: int) -> None:
         """End it with an error of the server."""
-        raise NotImplementedError
 
     def disconnect(self) -> None:
         """The client is gone: the engine is told."""
