@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 import pyarrow as pa
 
+from distbench.analysis.outcome import Outcome, run_outcome
 from distbench.core.plan import Plan
 from distbench.core.plan_io import build_plan
 from distbench.errors import PlanError
@@ -71,8 +72,12 @@ class Run:
 
     @cached_property
     def findings(self) -> dict[str, Any]:
-        """Return findings.json: verdict, limit, peak, knee, findings; empty where the run did not come so far."""
-        return self._data.findings() or {}
+        """Return verdict, limit, peak, knee, findings, as findings.json has them; a run that was killed is judged from its rows."""
+        return self._outcome.findings
+
+    @cached_property
+    def _outcome(self) -> Outcome:
+        return run_outcome(self._data)
 
     @cached_property
     def requests(self) -> pd.DataFrame:
@@ -81,7 +86,7 @@ class Run:
 
     @cached_property
     def levels(self) -> pd.DataFrame:
-        """Return levels.parquet, one row a level."""
+        """Return one row a level, as levels.parquet has them; a run that was killed is judged from its rows."""
         return _frame(self.to_arrow("levels"))
 
     @cached_property
@@ -112,7 +117,7 @@ class Run:
         if table == "requests":
             return self._data.requests(level, columns)
         readers: dict[str, Callable[[], pa.Table]] = {
-            "levels": self._data.levels,
+            "levels": self._outcome.table,
             "clients": self._data.clients,
             "server": self._data.server,
         }

@@ -21,6 +21,7 @@ from distbench.analysis.packing import compare_packings
 from distbench.analysis.remarks import remarks
 from distbench.analysis.remarks_packing import packing_remarks
 from distbench.analysis.row_remarks import row_remarks
+from distbench.analysis.tallies import merged_errors
 from distbench.store.reader import RunData
 
 VERIFY_PURPOSE = "verify_client"
@@ -63,7 +64,7 @@ def judge_run(run: RunData, levels: Sequence[LevelFacts] | None = None) -> RunVe
     return RunVerdict(
         rows=_judged_rows(facts, judgement),
         findings=content,
-        errors=_errors(facts),
+        errors=merged_errors(level.summary.errors for level in facts),
         slo_missed=_slo_missed(run, facts),
     )
 
@@ -134,12 +135,3 @@ def _slo_missed(run: RunData, facts: Sequence[LevelFacts]) -> bool:
     if not plan_slos(run.plan()):
         return False
     return not any((level.reading.good_ratio or 0.0) >= GOOD_RATIO for level in facts)
-
-
-def _errors(facts: Sequence[LevelFacts]) -> dict[str, tuple[int, str]]:
-    errors: dict[str, tuple[int, str]] = {}
-    for level in facts:
-        for error in level.summary.errors:
-            count, text = errors.get(error.kind, (0, ""))
-            errors[error.kind] = (count + error.count, text or error.text or "")
-    return errors

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from distbench.analysis.arrays import is_word, measured, rows_where
+
+ERROR_COLUMNS = ("phase", "outcome", "error_kind", "http_status", "error_text")
+"""What count_errors reads."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,16 @@ def count_errors(rows: pa.Table) -> tuple[ErrorCount, ...]:
             )
         )
     return tuple(sorted(counts, key=lambda c: (-c.count, c.kind)))
+
+
+def merged_errors(counts: Iterable[Sequence[ErrorCount]]) -> dict[str, tuple[int, str]]:
+    """Add up the failures of several tables: kind -> (requests, one text of it or "")."""
+    errors: dict[str, tuple[int, str]] = {}
+    for part in counts:
+        for error in part:
+            count, text = errors.get(error.kind, (0, ""))
+            errors[error.kind] = (count + error.count, text or error.text or "")
+    return errors
 
 
 def requests_by_target(rows: pa.Table) -> dict[str, int]:

@@ -15,6 +15,7 @@ from distbench.analysis.compare import Change, Comparison, Point, Side, compare,
 from distbench.analysis.compare_bootstrap import BOOTSTRAP_COLUMNS
 from distbench.analysis.compare_gate import GateResult, Outcome, judge_gates
 from distbench.analysis.compare_metrics import SHOWN, Gate, Metric
+from distbench.analysis.outcome import run_outcome
 from distbench.errors import EXIT_OK, EXIT_SLO, EXIT_USAGE
 from distbench.report.cells import milliseconds, rate
 from distbench.report.markdown import escape, table
@@ -74,10 +75,11 @@ def compare_runs(paths: Sequence[str], gates: Sequence[Gate] = ()) -> Compared:
 def _side(path: str, run: RunData) -> Side:
     target = run.info.extra.get("target")
     server = {f"server {k}": v for k, v in target.items()} if isinstance(target, Mapping) else {}
+    outcome = run_outcome(run)
     return Side(
         name=path,
-        rows=run.levels().to_pylist(),
-        findings=run.findings() or {},
+        rows=outcome.rows,
+        findings=outcome.findings,
         plan=run.plan(),
         server={**server, **{f"version of {k}": v for k, v in run.info.versions.items()}},
         requests=lambda level: run.requests(level, BOOTSTRAP_COLUMNS),

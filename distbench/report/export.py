@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from distbench.analysis.outcome import run_outcome
 from distbench.errors import PlanError
 from distbench.report.vllm_json import vllm_json
 from distbench.store.reader import RunData
@@ -60,7 +61,8 @@ def _parts(run: RunData, table: str, level: int | None) -> Iterator[pa.Table]:
     if table == "requests":
         yield from run.request_batches(level)
         return
-    whole: pa.Table = {"levels": run.levels, "clients": run.clients, "server": run.server}[table]()
+    readers = {"levels": lambda: run_outcome(run).table(), "clients": run.clients, "server": run.server}
+    whole: pa.Table = readers[table]()
     yield whole if level is None else whole.filter(pa.compute.field("level") == level)
 
 

@@ -10,10 +10,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from distbench.analysis.judge import judge_run
+from distbench.analysis.outcome import run_errors, run_outcome
 from distbench.store.reader import RunData
 
 Row = Mapping[str, Any]
@@ -46,41 +43,14 @@ def report_figures(run: RunData) -> Figures:
     """
     Gather what a report shows.
 
-    What the run wrote at its end is taken as it is; a run that was killed before that, or lost these files, is judged again from its rows.
-
     Raises:
         StoreError: a file of the run cannot be read.
     """
-    findings = run.findings()
-    rows = sorted(run.levels().to_pylist(), key=lambda row: int(row["level"]))
-    if findings is not None and rows and run.info.status != "running":
-        errors = _errors(run)
-    else:
-        verdict = judge_run(run)
-        rows, findings, errors = verdict.rows, verdict.findings, verdict.errors
+    outcome = run_outcome(run)
     notes = [_STATUS_NOTES[run.info.status]] if run.info.status in _STATUS_NOTES else []
     notes += list(run.info.notes)
     notes += [f"{name} was left out: {why}" for name, why in sorted(run.skipped.items())]
-    return Figures(rows=rows, findings=findings, errors=errors, notes=notes)
-
-
-def _errors(run: RunData) -> dict[str, tuple[int, str]]:
-    counts: dict[str, tuple[int, str]] = {}
-    for part in run.request_batches(columns=["phase", "error_kind", "error_text"]):
-        failed = part.filter((pc.field("phase") == "measured") & pc.field("error_kind").is_valid())
-        for kind, count, text in _by_kind(failed):
-            before, example = counts.get(kind, (0, ""))
-            counts[kind] = (before + count, example or text)
-    return counts
-
-
-def _by_kind(failed: pa.Table) -> list[tuple[str, int, str]]:
-    if not failed.num_rows:
-        return []
-    grouped = failed.group_by("error_kind").aggregate([("phase", "count"), ("error_text", "max")])
-    return [
-        (row["error_kind"], row["phase_count"], row["error_text_max"] or "") for row in grouped.to_pylist()
-    ]
+    return Figures(rows=outcome.rows, findings=outcome.findings, errors=run_errors(run), notes=notes)
 
 
 def first_visits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

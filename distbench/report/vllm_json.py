@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from distbench.analysis.arrays import numbers
 from distbench.analysis.latency import LATENCY_COLUMNS
+from distbench.analysis.outcome import run_outcome
 from distbench.errors import PlanError
 from distbench.store.reader import RunData
 from distbench.units import NS_PER_S, ns_to_s
@@ -56,15 +57,16 @@ def vllm_json(run: RunData, level: int | None = None) -> dict[str, Any]:
 
 
 def _choose(run: RunData, level: int | None) -> Mapping[str, Any]:
-    rows = run.levels().to_pylist()
+    outcome = run_outcome(run)
+    rows = outcome.rows
     if not rows:
-        raise PlanError([f"{run.uri} has no finished level"])
+        raise PlanError([f"{run.uri} has no level"])
     if level is not None:
         for row in rows:
             if row["level"] == level:
                 return row
         raise PlanError([f"--level {level}: {run.uri} has levels {', '.join(str(r['level']) for r in rows)}"])
-    peak = ((run.findings() or {}).get("peak") or {}).get("connections")
+    peak = (outcome.findings.get("peak") or {}).get("connections")
     at_peak = [row for row in rows if row["connections"] == peak]
     return max(at_peak or rows, key=lambda row: (-row["repeat"], row["output_token_rate"] or 0.0))
 
