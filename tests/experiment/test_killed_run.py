@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from io import BytesIO
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -20,7 +21,7 @@ from distbench.report.export import export
 from distbench.report.figures import report_figures
 from distbench.sim.embedded import EmbeddedServer
 from distbench.store.reader import open_run
-from tests.support.stub_server import ONE_MODEL, STREAM, Reply, Seen, stub_server
+from tests.support.stub_server import ONE_MODEL, STREAM, Answer, Reply, Seen, stub_server
 
 FIGURES = (
     "level",
@@ -62,7 +63,7 @@ def killed_run(whole_run: Path, tmp_path: Path) -> Path:
     return path
 
 
-def figures(rows: list[dict[str, object]]) -> list[tuple[object, ...]]:
+def figures(rows: Sequence[Mapping[Any, object]]) -> list[tuple[object, ...]]:
     """Return the figures of rows that are compared."""
     return [tuple(row[name] for name in FIGURES) for row in rows]
 
@@ -89,7 +90,7 @@ def test_a_killed_run_can_be_compared(killed_run: Path, whole_run: Path) -> None
 
 def test_errors_are_counted_alike_from_rows_and_from_levels(tmp_path: Path) -> None:
     """Every request fails: the rows, read in parts, and the judged levels count the same kinds and numbers."""
-    routes = {"GET /v1/models": ONE_MODEL, "POST /v1/chat/completions": _once_then_busy()}
+    routes: dict[str, Answer] = {"GET /v1/models": ONE_MODEL, "POST /v1/chat/completions": _once_then_busy()}
     with stub_server(routes) as (url, _):
         settings = {
             "urls": [url],
