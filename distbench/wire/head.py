@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import re
 
 MAX_HEAD_BYTES = 65_536
@@ -42,7 +43,7 @@ class Head:
     A parsed response head.
 
     Attributes:
-        headers: Names in lower case; repeated ones joined by ", ".
+        headers: Names in lower case; repeated ones joined by ", ". Shared by responses with the same head: not to be changed.
         framing: How the body ends; length is None but for Framing.LENGTH.
         keepalive: The peer lets the connection be used again after this response.
     """
@@ -72,9 +73,11 @@ def end_of_head(data: bytes | bytearray) -> int:
     return match.end() if match else -1
 
 
+# Most servers send the same head for a second, until its date changes.
+@functools.lru_cache(maxsize=64)
 def parse_head(head: bytes) -> Head:
     """
-    Parse a whole head, blank line included.
+    Parse a whole head, blank line included; equal heads are parsed once.
 
     Raises:
         HeadError: it cannot be understood, or leaves the end of the body in doubt.

@@ -3,7 +3,7 @@
 Does one client keep an open-loop schedule?
 
 `distbench run` as shipped (one client under Ray) sends requests of one output token at fixed rates to the C mock server, which logs
-when each one arrived. Prints for each rate what arrived per second by the server's log, how late requests were sent (send lag) and
+when each one arrived; the server has a core of its own. Prints for each rate what arrived per second by the server's log, how late requests were sent (send lag) and
 what was dropped. The schedule is kept where the rate that arrived is within 1 % of the rate asked for.
 
     scripts/bench/open_loop.py [--rates 500,1000,2000] [--seconds 10] [--pattern constant|poisson] [--realtime]
@@ -37,11 +37,11 @@ def keep(rate: int, seconds: float, pattern: str, cores: Cores, *, realtime: boo
         with cmock.MockServer(cmock.build("mockserver"), folder) as server:
             pin(server.pid, cores.server, realtime=realtime)
             command = [
-                sys.executable, "-m", "distbench", "run", server.url, "--model", "mock-model", "--pattern", pattern, "--rate", str(rate),
+                str(Path(sys.executable).with_name("distbench")), "run", server.url, "--model", "mock-model", "--pattern", pattern, "--rate", str(rate),
                 "--connections", str(CONNECTIONS), "--clients", "1", "--requests", str(round(rate * seconds)), "--warmup", "0",
                 "--system-tokens", "0", "--user-tokens", "8", "--output-tokens", "1", "--quiet", "--output", str(folder / "run"),
             ]  # fmt: skip
-            run(command, core=cores.client, realtime=realtime, limit_s=LIMIT_S)
+            run(command, realtime=realtime, limit_s=LIMIT_S)
         arrived = np.sort([request.read_ns for request in server.requests()])
         found = open_run(folder / "run")
         rows = found.requests(columns=["outcome", "scheduled_ns", "first_sent_ns"]).to_pandas()
