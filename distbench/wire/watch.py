@@ -111,16 +111,20 @@ class EpollWatch:
                         pass
             except Exception as error:
                 # The events behind this one will not be reported again, so they must not be lost with it.
-                self._loop.call_exception_handler(
-                    {"message": "a connection's reader failed", "exception": error}
-                )
+                self._tell(error)
 
     def _on_left_over(self) -> None:
         left_over, self._left_over = self._left_over, set()
         for fd in left_over:
             callback = self._callbacks.get(fd)
             if callback is not None:
-                callback()
+                try:
+                    callback()
+                except Exception as error:
+                    self._tell(error)
+
+    def _tell(self, error: Exception) -> None:
+        self._loop.call_exception_handler({"message": "a connection's reader failed", "exception": error})
 
 
 _watches: dict[asyncio.AbstractEventLoop, EpollWatch] = {}
