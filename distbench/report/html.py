@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from distbench.report.cells import milliseconds, rate
@@ -31,6 +31,9 @@ from distbench.units import ns_to_s
 Row = Mapping[str, Any]
 _MAX_CLIENTS = 64
 _TONES = {"error": "bad", "warning": "warn", "good": "good", "info": "plain"}
+# The verdict, the limit and one more; whatever is no warning comes behind a fold.
+_SHOWN_FINDINGS = 3
+_GRAVE = ("error", "warning")
 _SECTIONS = {
     "findings": "Findings",
     "capacity": "Capacity",
@@ -66,6 +69,7 @@ def report_html(run: RunData) -> str:
         "latency": "latency-throughput",
         "timeline": "timeline",
     }
+    shown, folded = _fold(figures.findings.get("findings", ()))
     context = {
         "title": f"distbench {run.info.command}: {headline(figures.rows, figures.findings).verdict}",
         "kind": "report",
@@ -73,7 +77,8 @@ def report_html(run: RunData) -> str:
         "run": _run(run),
         "headline": headline(figures.rows, figures.findings),
         "keys": _keys(figures),
-        "findings": [_finding(f) for f in figures.findings.get("findings", ())],
+        "findings": [_finding(f) for f in shown],
+        "more_findings": [_finding(f) for f in folded],
         "notes": figures.notes,
         "charts": charts,
         "bin_s": f"{timeline.bin_s:g}",
@@ -187,6 +192,17 @@ def _keys(figures: Figures) -> list[dict[str, str]]:
     if limit and limit != "none_found":
         keys.append(_key("limit", limit.replace("_", " "), LIMITS.get(limit, "")))
     return keys
+
+
+def _fold(
+    findings: Sequence[Mapping[str, Any]],
+) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """Divide findings into those shown at once, every warning and error among them, and those folded, so that the curve is in sight."""
+    is_shown = [
+        place < _SHOWN_FINDINGS or finding.get("severity") in _GRAVE for place, finding in enumerate(findings)
+    ]
+    shown = [finding for finding, yes in zip(findings, is_shown, strict=True) if yes]
+    return shown, [finding for finding, yes in zip(findings, is_shown, strict=True) if not yes]
 
 
 def _finding(finding: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import html.parser
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -224,3 +225,20 @@ def test_script_json_escapes_what_html_knows() -> None:
     assert not set("<>&\u2028") & set(text)
     assert json.loads(text)["a"] == "</script>&\u2028"
     assert json.loads(text)["b"] is None
+
+
+def test_findings_that_are_no_warnings_are_folded(capacity_run: Path, tmp_path: Path) -> None:
+    """Three findings stand first, and every warning and error with them; the rest is behind a fold, so that the curve is in sight."""
+    path = shutil.copytree(capacity_run, tmp_path / "r")
+    findings = json.loads((path / "findings.json").read_text())
+    severities = ["good", "info", "info", "info", "warning", "good", "error"]
+    findings["findings"] = [
+        {"kind": "k", "severity": severity, "text": f"finding {n}.", "evidence": {}}
+        for n, severity in enumerate(severities)
+    ]
+    (path / "findings.json").write_text(json.dumps(findings))
+    before, _, after = report_html(open_run(path)).partition('<details id="more-findings">')
+    folded = after.partition("</details>")[0]
+    assert [n for n in range(7) if f"<p>finding {n}.</p>" in before] == [0, 1, 2, 4, 6]
+    assert [n for n in range(7) if f"<p>finding {n}.</p>" in folded] == [3, 5]
+    assert "2 more, none of them a warning" in folded
