@@ -247,13 +247,20 @@ def _not_judged(judgement: Judgement) -> list[Finding]:
     for level in judgement.levels:
         if not level.case.row["valid"]:
             invalid.setdefault(level.case.row["invalid_reason"] or "unknown reason", []).append(level.case)
+    judged = {
+        (level.case.users_per_request, level.case.connections)
+        for level in judgement.levels
+        if level.case.reading.counts
+    }
     for reason, cases in invalid.items():
+        # Where another reading of the same setting counts, nothing is missing.
+        is_made_up_for = all((case.users_per_request, case.connections) in judged for case in cases)
         text = f"Not judged at {connections_list(cases)}: {reason}."
         found.append(
             Finding(
                 kind="invalid_level",
-                severity="warning",
-                text=text,
+                severity="info" if is_made_up_for else "warning",
+                text=f"{text} Another reading there counts." if is_made_up_for else text,
                 evidence={"levels": [case.level for case in cases], "reason": reason},
             )
         )

@@ -31,7 +31,7 @@ from distbench.units import ns_to_s
 Row = Mapping[str, Any]
 _MAX_CLIENTS = 64
 _TONES = {"error": "bad", "warning": "warn", "good": "good", "info": "plain"}
-# The verdict, the limit and one more; whatever is no warning comes behind a fold.
+# What is behind these, and is neither the limit nor a warning, is folded.
 _SHOWN_FINDINGS = 3
 _GRAVE = ("error", "warning")
 _SECTIONS = {
@@ -197,9 +197,10 @@ def _keys(figures: Figures) -> list[dict[str, str]]:
 def _fold(
     findings: Sequence[Mapping[str, Any]],
 ) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
-    """Divide findings into those shown at once, every warning and error among them, and those folded, so that the curve is in sight."""
+    """Divide findings into those shown at once, the limit and every warning among them, and those folded: the curve is to be in sight."""
     is_shown = [
-        place < _SHOWN_FINDINGS or finding.get("severity") in _GRAVE for place, finding in enumerate(findings)
+        place < _SHOWN_FINDINGS or finding.get("severity") in _GRAVE or finding.get("kind") == "limit"
+        for place, finding in enumerate(findings)
     ]
     shown = [finding for finding, yes in zip(findings, is_shown, strict=True) if yes]
     return shown, [finding for finding, yes in zip(findings, is_shown, strict=True) if not yes]

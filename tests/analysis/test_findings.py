@@ -208,6 +208,30 @@ def test_other_findings_are_made_from_their_numbers() -> None:
     assert clean == {"ceiling", "limit", "client_proof"}
 
 
+@pytest.mark.parametrize(
+    ("again", "severity", "text"),
+    [
+        ({}, "info", "Not judged at 16 connections: too short. Another reading there counts."),
+        (
+            {"valid": False, "invalid_reason": "too short"},
+            "warning",
+            "Not judged at 16 connections: too short.",
+        ),
+    ],
+    ids=["made up for", "not"],
+)
+def test_a_level_that_was_made_up_for_is_no_warning(again: dict[str, Any], severity: str, text: str) -> None:
+    """A first reading that was too short takes nothing away where the second one counts."""
+    short = case(16, None, level=1, valid=False, invalid_reason="too short")
+    levels = [
+        case(8, 100.0, level=0),
+        short,
+        case(16, 200.0 if not again else None, level=2, repeat=1, **again),
+    ]
+    (finding,) = [f for f in remarks(judge(levels)) if f.kind == "invalid_level"]
+    assert (finding.severity, finding.text) == (severity, text)
+
+
 def test_mixed_targets_are_an_error() -> None:
     """Metrics through a balancer are named with the remedy."""
     view = server(
