@@ -13,8 +13,9 @@ import httpx
 import pytest
 
 from distbench.analysis.facts import level_facts
+from distbench.core.plan import Plan
 from distbench.core.plan_io import build_plan
-from distbench.errors import StoreError, TargetError
+from distbench.errors import FleetError, StoreError, TargetError
 from distbench.experiment.commands import run_plan
 from distbench.experiment.observer import LevelProgress, SilentObserver
 from distbench.experiment.result import RunResult
@@ -253,3 +254,32 @@ def test_conversations_that_clients_share_are_told(
     run(fast_server.url, tmp_path / "r", **flags)
     notes = " ".join(open_run(tmp_path / "r").info.notes)
     assert ("turns of one conversation may go to different clients" in notes) is is_told
+
+
+@pytest.mark.slow
+def test_a_verification_that_cannot_be_placed_is_a_note(
+    fast_server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twice the clients find no room: the finished search stays complete, and says that the client was not verified."""
+
+    def refuse(plan: Plan, _: Any) -> Any:
+        raise FleetError(f"{plan.load.clients} clients asked, 1 can be placed")
+
+    monkeypatch.setattr("distbench.experiment.loop.fleet_for", refuse)
+    settings = {
+        "urls": [fast_server.url],
+        "connections": "2",
+        "requests": 700,
+        "repeats": 0,
+        "output-tokens": 8,
+        "system-tokens": 0,
+        "user-tokens": 8,
+        "clients": 1,
+        "verify-client": True,
+        "ray-address": "none",
+        "output": str(tmp_path / "r"),
+    }
+    result = run_plan(build_plan("capacity", {}, settings))
+    assert (result.status, result.exit_code) == ("complete", 0)
+    notes = " ".join(open_run(tmp_path / "r").info.notes)
+    assert "the client could not be verified with 2 clients: 2 clients asked, 1 can be placed" in notes
