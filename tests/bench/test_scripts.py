@@ -96,6 +96,20 @@ def test_scale_clients_are_compared_held_and_free(tmp_path: Path) -> None:
 
 
 @pytest.mark.bench
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_open_loop_tells_the_rate_that_arrived(tmp_path: Path) -> None:
+    """400 slots at 200 requests/s: asked is the schedule's own rate, every request arrived and was answered."""
+    (row,) = quick("open_loop", tmp_path)["results"]
+
+    assert row["asked_per_s"] == pytest.approx(200.0, rel=1e-6)
+    assert row["arrived_per_s"] > 0
+    assert row["not_ok"] == 0
+    assert row["lag_p50_ms"] <= row["lag_p99_ms"] <= row["lag_max_ms"]
+
+
+@pytest.mark.bench
 @pytest.mark.slow
 def test_store_throughput_tells_rates_and_sizes(tmp_path: Path) -> None:
     """For answers of each length: rates per second and per processor second, bytes, and times of a cluster's output."""
