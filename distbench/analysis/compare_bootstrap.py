@@ -9,7 +9,7 @@ Source: Politis and Romano, A Circular Block-Resampling Procedure for Stationary
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from distbench.analysis.arrays import is_word, numbers
 from distbench.analysis.latency import LATENCY_COLUMNS, request_latencies
+from distbench.analysis.summary import meets_all
+from distbench.core.plan import Slo
 from distbench.units import NS_PER_S
 
 BOOTSTRAP_COLUMNS = tuple(sorted({"phase", "prompt_tokens", "user_messages", *LATENCY_COLUMNS}))
@@ -31,7 +33,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def level_deviations(
-    rows: pa.Table, window_ns: tuple[int | None, int | None], seed: int
+    rows: pa.Table, window_ns: tuple[int | None, int | None], seed: int, slos: Sequence[Slo] = ()
 ) -> Mapping[str, Floats]:
     """
     Draw by how much the figures of a level may be off.
@@ -40,6 +42,7 @@ def level_deviations(
         rows: Requests of one level with BOOTSTRAP_COLUMNS; warm-up rows are left aside.
         window_ns: The level's window.
         seed: Any int >= 0; equal seeds give equal draws.
+        slos: Bounds of the goodput; it is left out without any, and where one needs the times of the chunks.
 
     Returns:
         Column of levels.parquet -> log(figure of a draw / figure of the level), shape (DRAWS,). A figure that does not exist, and all of
@@ -64,7 +67,7 @@ def level_deviations(
     # A mean of m blocks scatters by sqrt(m/(m-1)) more than its bootstrap says.
     widen = math.sqrt(blocks / (blocks - 1))
     out: dict[str, Floats] = {}
-    for name, bins in _per_bin(rows, edges).items():
+    for name, bins in _per_bin(rows, edges, slos).items():
         if bins.sum() > 0:
             out[name] = widen * np.log((bins @ weights) / bins.sum())
     position = np.clip(np.searchsorted(edges, sent[inside], side="right") - 1, 0, _BINS - 1)
@@ -89,9 +92,12 @@ def _block_weights(bins_per_request: float, rng: np.random.Generator) -> tuple[F
     return weights * (_BINS / weights.sum(axis=0)), _BINS / length
 
 
-def _amounts(rows: pa.Table) -> dict[str, Floats]:
+def _amounts(rows: pa.Table, slos: Sequence[Slo]) -> dict[str, Floats]:
     output, prompt = numbers(rows, "completion_tokens"), numbers(rows, "prompt_tokens")
-    return {
+    good = {}
+    if slos and all(slo.metric in _LATENCIES for slo in slos):
+        good = {"goodput_rate": meets_all(rows, slos).astype(np.float64)}
+    return good | {
         "request_rate": np.ones(len(output)),
         "output_token_rate": output,
         "total_token_rate": output + prompt,
@@ -99,13 +105,13 @@ def _amounts(rows: pa.Table) -> dict[str, Floats]:
     }
 
 
-def _per_bin(rows: pa.Table, edges: Floats) -> dict[str, Floats]:
+def _per_bin(rows: pa.Table, edges: Floats, slos: Sequence[Slo]) -> dict[str, Floats]:
     """Spread what each request is worth evenly over the time of its tokens; by column, shape (bins,)."""
     sent, first = numbers(rows, "sent_ns"), numbers(rows, "first_token_ns")
     last, end = numbers(rows, "last_token_ns"), numbers(rows, "end_ns")
     begin = np.where(np.isnan(first), sent, first)
     span = np.maximum(np.where(np.isnan(last), end, last) - begin, 1.0)
-    amounts = _amounts(rows)
+    amounts = _amounts(rows, slos)
     worth = np.nan_to_num(np.stack(list(amounts.values()), axis=1))
     done = np.stack([np.nan_to_num(np.clip((edge - begin) / span, 0.0, 1.0)) @ worth for edge in edges])
     return dict(zip(amounts, np.diff(done, axis=0).T, strict=True))

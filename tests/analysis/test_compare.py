@@ -15,6 +15,7 @@ from distbench.analysis.compare_bootstrap import BOOTSTRAP_COLUMNS, level_deviat
 from distbench.analysis.compare_gate import Outcome, judge_gates
 from distbench.analysis.compare_metrics import parse_gates
 from distbench.analysis.compare_plan import Aspect, plan_differences
+from distbench.core.plan import Slo
 from distbench.store.schema import LATENCIES, LEVELS, REQUESTS
 
 NS = 1_000_000_000
@@ -186,6 +187,19 @@ def test_bootstrap_draws_are_the_same_each_time() -> None:
         >= {"request_rate", "output_token_rate", "ttft_p99_s", "tpot_p50_s", "e2e_p90_s"}
     )
     assert all((first[name] == second[name]).all() for name in first)
+
+
+def test_goodput_has_an_interval_of_its_own() -> None:
+    """Half of about 1,900 requests meet a TPOT of 10 ms: by the binomial the share is off by sqrt(0.5 / (0.5 * 1900)) = 2.3 %."""
+    slos = (Slo(metric="tpot", limit_s=0.01),)
+    spreads = []
+    for seed in range(4):
+        found = level_deviations(_level(np.random.default_rng(seed), 0.01), (0, 19 * NS), seed, slos)
+        spreads.append(found["goodput_rate"].std())
+    assert float(np.mean(spreads)) == pytest.approx(0.023, rel=0.34)
+    rows = _level(np.random.default_rng(1), 0.01)
+    assert "goodput_rate" not in level_deviations(rows, (0, 19 * NS), 1)
+    assert "goodput_rate" not in level_deviations(rows, (0, 19 * NS), 1, (Slo(metric="icl", limit_s=0.01),))
 
 
 def test_bootstrap_needs_four_blocks() -> None:
