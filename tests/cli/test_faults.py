@@ -187,6 +187,24 @@ def test_one_of_two_servers_that_dies_does_not_end_the_run(server: EmbeddedServe
     assert len(rows[rows.outcome == "ok"]) > 800
 
 
+def test_a_third_ctrl_c_ends_at_once(server: EmbeddedServer, tmp_path: Path) -> None:
+    """The driver cannot end in order (its server is frozen): the third key ends it as kill -9 would, and the rows are there."""
+    with Command("run", server.url, *LONG[:-1], *WITHOUT_RAY, output=tmp_path / "r") as command:
+        command.wait_for_rows()
+        os.kill(server.pid, signal.SIGSTOP)
+        time.sleep(0.5)
+        for _ in range(3):
+            command.signal(signal.SIGINT)
+            time.sleep(0.1)
+        assert command.wait(10) == 130
+        os.kill(server.pid, signal.SIGCONT)
+        command.wait_until_gone(10)
+        assert "Traceback" not in command.shown
+    run = open_run(tmp_path / "r")
+    assert run.info.status == "running"
+    assert run.requests(columns=["outcome"]).num_rows > 0
+
+
 def test_a_frozen_server_costs_no_more_than_the_timeouts(server: EmbeddedServer, tmp_path: Path) -> None:
     """SIGSTOP and, 4 s later, SIGCONT: what waited too long failed by its time-out, the rest went on."""
     limits = ("--timeout-first-token", "1s", "--timeout-idle", "1s")
