@@ -242,8 +242,8 @@ def test_one_client_is_measured() -> None:
 @pytest.mark.ray
 def test_the_command_on_a_cluster(fast_server: EmbeddedServer) -> None:
     """All three nodes tell their versions and readings; clocks and connects come from the two that may hold clients."""
-    with ray_nodes({"num_cpus": 1}, {"num_cpus": 1}) as (address, _):
-        options = ("--ray-address", address, "--no-self-test", "--json")
+    with ray_nodes({"num_cpus": 1}, {"num_cpus": 1}) as nodes:
+        options = ("--ray-address", nodes.address, "--no-self-test", "--json")
         # Ray would else take the loopback address of this cluster for that of a network card.
         done = distbench(fast_server.url, *options, RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -6,9 +6,9 @@ import contextlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -23,10 +23,25 @@ _SETTINGS = {
 }
 
 
-@contextlib.contextmanager
-def ray_nodes(*nodes: dict[str, Any]) -> Iterator[tuple[str, Path]]:
+class Nodes(NamedTuple):
     """
-    Run a head without CPUs and the given nodes; give the head's address and Ray's folder.
+    A running cluster.
+
+    Attributes:
+        address: Of its head.
+        folder: Where Ray writes.
+        join: Adds a node with arguments such as num_cpus, and returns what takes it out again.
+    """
+
+    address: str
+    folder: Path
+    join: Callable[..., Callable[[], None]]
+
+
+@contextlib.contextmanager
+def ray_nodes(*nodes: dict[str, Any]) -> Iterator[Nodes]:
+    """
+    Run a head without CPUs and the given nodes.
 
     Args:
         nodes: Arguments of each node, such as num_cpus, resources, labels.
@@ -42,11 +57,16 @@ def ray_nodes(*nodes: dict[str, Any]) -> Iterator[tuple[str, Path]]:
             initialize_head=True,
             head_node_args={"num_cpus": 0, "node_ip_address": "127.0.0.1", **small},
         )
+
+        def join(**node: Any) -> Callable[[], None]:
+            joined = cluster.add_node(node_ip_address="127.0.0.1", object_store_memory=100 * 2**20, **node)
+            return lambda: cluster.remove_node(joined)
+
         try:
             for node in nodes:
-                cluster.add_node(node_ip_address="127.0.0.1", object_store_memory=100 * 2**20, **node)
+                join(**node)
             cluster.wait_for_nodes()
-            yield cluster.address, folder
+            yield Nodes(cluster.address, folder, join)
         finally:
             cluster.shutdown()
             shutil.rmtree(folder, ignore_errors=True)

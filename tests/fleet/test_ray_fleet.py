@@ -5,7 +5,7 @@ import pickle
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from distbench.fleet.ray_runtime import RayRuntime, _check_answers, head_address
 from tests.client.load_server import LoadServer, stream
 from tests.client.plans import TinyWorkload, level, wait_until
 from tests.fleet.drive import FleetResult, drive, fleet_setup
-from tests.fleet.ray_nodes import session_folder_text
+from tests.fleet.ray_nodes import Nodes, session_folder_text
 
 pytestmark = pytest.mark.ray
 
@@ -105,6 +105,30 @@ def test_a_killed_client_costs_its_last_batch_and_nothing_else(ray_runtime: RayR
         fleet.close()
 
 
+def test_a_host_that_joins_during_a_level_takes_part_in_the_next_run(
+    ray_runtime: RayRuntime, ray_cluster: Nodes
+) -> None:
+    """The level under way goes on as it was divided; the next fleet finds the new host's places."""
+    leave: list[Callable[[], None]] = []
+    try:
+        with LoadServer(stream(1, 0.05)) as server, started(1, ray_runtime) as fleet:
+            fleet.setup(fleet_setup(server.url))
+
+            def join(run: object, result: FleetResult) -> None:
+                if not leave and result.rows:
+                    leave.append(ray_cluster.join(num_cpus=2, resources={"late_host": 1}))
+
+            result = drive(fleet, level(connections=4, requests=240), during=join)
+        assert leave
+        assert sorted(row["index"] for row in result.rows) == list(range(240))
+        assert {row["client"] for row in result.rows} == {0}
+        with started(2, ray_runtime, rules=PlacementRules(resource="late_host")) as fleet:
+            assert fleet.num_clients == 2
+    finally:
+        for go in leave:
+            go()
+
+
 def test_a_frozen_client_is_lost_and_its_load_ends(ray_runtime: RayRuntime) -> None:
     """Silence beyond the limit; the process is killed, so that it cannot go on later."""
     fleet = RayFleet(2, ray_runtime, client_silence_limit_s=3.0)
@@ -177,7 +201,7 @@ def test_stamps_of_another_clock_are_told_on_the_drivers(ray_runtime: RayRuntime
         assert all(progress.at_ns < -hour_ns // 2 for progress in result.progress)
 
 
-def test_secrets_are_not_in_rays_files(ray_runtime: RayRuntime, ray_cluster: tuple[str, Path]) -> None:
+def test_secrets_are_not_in_rays_files(ray_runtime: RayRuntime, ray_cluster: Nodes) -> None:
     """Neither a key in a header nor a prompt's text is written by Ray; a large workload travels through shared memory only."""
     secret = "sk-9c1f-never-on-disk"
     workload = TinyWorkload(text="prompt-5d2e-never-on-disk " * 10_000)
@@ -188,7 +212,7 @@ def test_secrets_are_not_in_rays_files(ray_runtime: RayRuntime, ray_cluster: tup
         assert server.truth.seen[0].headers["authorization"] == f"Bearer {secret}"
         command_lines = [" ".join(process.cmdline()) for process in psutil.Process().children(recursive=True)]
         tables = _head_tables()
-    written = session_folder_text(ray_cluster[1])
+    written = session_folder_text(ray_cluster.folder)
     assert len(written) > 10_000
     assert secret.encode() not in written
     assert b"prompt-5d2e-never-on-disk" not in written
