@@ -4,6 +4,8 @@ import os
 import pickle
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -312,3 +314,34 @@ def _head_tables() -> str:
 
     tables: Any = state
     return repr([tables.job_table(), tables.actor_table(None, None, None), tables.node_table()])
+
+
+_JOIN_AS_ANOTHER_RAY = """
+import sys
+import ray
+ray.__version__ = "2.59.0"
+from distbench.errors import FleetError
+from distbench.fleet.ray_runtime import RayRuntime
+try:
+    RayRuntime(sys.argv[1]).start()
+except FleetError as error:
+    print(error)
+"""
+
+
+def test_another_ray_is_refused_with_both_versions(ray_cluster: Nodes) -> None:
+    """A driver whose Ray says it is 2.59.0 meets a cluster of another version: one sentence with both, and no traceback."""
+    done = subprocess.run(
+        [sys.executable, "-c", _JOIN_AS_ANOTHER_RAY, ray_cluster.address],
+        env={**os.environ, "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    told = done.stdout.strip()
+    assert "\n" not in told
+    assert f"cannot join the Ray cluster at {ray_cluster.address}: Version mismatch" in told
+    assert f"Ray: {__import__('ray').__version__} " in told
+    assert "Ray: 2.59.0 " in told
+    assert "Traceback" not in done.stderr
