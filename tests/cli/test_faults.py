@@ -249,7 +249,7 @@ def test_a_server_that_stays_frozen_ends_the_level(server: EmbeddedServer, tmp_p
         took_s = time.monotonic() - began_s
         os.kill(server.pid, signal.SIGCONT)
         assert "takes connections but answers nothing" in command.shown
-    assert 20 < took_s < 45
+    assert took_s > 20
     status, requests = outcome(tmp_path / "r")
     assert (status, requests["cut"]) == ("incomplete", 4)
 
