@@ -8,8 +8,7 @@ decoded. That is exact, not a guess: a text without quote, backslash and line en
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from distbench.core.answer import Answer
 from distbench.core.openai_chunks import Choice, Chunk, NotJson, Usage, decode_chunk
@@ -22,8 +21,6 @@ _MARK = "\x7f~mark~"
 _MAX_CHUNK_TOKENS = 65_535
 # Frames learned in a row without one use of them: then every chunk differs, and learning is given up.
 _MAX_USELESS_LESSONS = 4
-# Pieces compared at a time, each comparison in one sweep over all of them: a third of what one piece after the other costs.
-_BLOCK = 256
 
 
 class TokenTally:
@@ -64,19 +61,23 @@ class TokenTally:
         Returns:
             Position of the first piece that is not, or the number of pieces.
         """
-        prefix = self._prefix
+        prefix, suffix = self._prefix, self._suffix
         if prefix is None:
             return position
+        begin, end, shortest = len(prefix), -len(suffix), len(prefix) + len(suffix)
+        add = self.chunk_ns.append
         first, num_pieces = position, len(pieces)
         while position < num_pieces:
-            block = pieces[position : position + _BLOCK]
-            texts = _texts_between(block, prefix, self._suffix)
-            self.chunk_ns += stamps_ns[position : position + len(texts)]
-            if self._text is not None:
-                self._text += [text.decode("utf-8", "replace") for text in texts]
-            position += len(texts)
-            if len(texts) < len(block):
+            piece = pieces[position]
+            if len(piece) <= shortest or not (piece.startswith(prefix) and piece.endswith(suffix)):
                 break
+            text = piece[begin:end]
+            if _QUOTE in text or _BACKSLASH in text or _LF in text or _CR in text:
+                break
+            if self._text is not None:
+                self._text.append(text.decode("utf-8", "replace"))
+            add(stamps_ns[position])
+            position += 1
         if position > first:
             self._useless_lessons = 0
         return position
@@ -273,25 +274,3 @@ def _only_text(chunk: Chunk) -> tuple[str, str] | None:
         ]
     given = [(field, text) for field, text in texts if text]
     return given[0] if len(given) == 1 else None
-
-
-def _texts_between(pieces: Sequence[bytes], prefix: bytes, suffix: bytes) -> list[bytes]:
-    """Return what stands between prefix and suffix in the first pieces: up to one that is made otherwise, or has no plain text."""
-    alike = _up_to_false(map(bytes.startswith, pieces, itertools.repeat(prefix)), pieces)
-    alike = _up_to_false(map(bytes.endswith, alike, itertools.repeat(suffix)), alike)
-    shortest, begin, end = len(prefix) + len(suffix), len(prefix), -len(suffix)
-    # Prefix and suffix may overlap in a short piece; what is not longer than both has no text.
-    alike = _up_to_false(map(shortest.__lt__, map(len, alike)), alike)
-    texts = [piece[begin:end] for piece in alike]
-    if _is_plain(b"".join(texts)):
-        return texts
-    return list(itertools.takewhile(_is_plain, texts))
-
-
-def _up_to_false(tests: Iterator[bool], pieces: Sequence[bytes]) -> Sequence[bytes]:
-    results = list(tests)
-    return pieces if all(results) else pieces[: results.index(False)]
-
-
-def _is_plain(text: bytes) -> bool:
-    return not (_QUOTE in text or _BACKSLASH in text or _LF in text or _CR in text)
