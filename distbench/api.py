@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pandas as pd
 import pyarrow as pa
 
-from distbench.analysis.outcome import Outcome, run_outcome
+from distbench.analysis.outcome import RunOutcome, run_outcome
 from distbench.core.plan import Plan
 from distbench.core.plan_io import build_plan
 from distbench.errors import PlanError
@@ -76,7 +76,7 @@ class Run:
         return self._outcome.findings
 
     @cached_property
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> RunOutcome:
         return run_outcome(self._data)
 
     @cached_property

@@ -20,8 +20,8 @@ from scipy import stats
 from distbench.analysis.compare_bootstrap import DRAWS, Floats, level_deviations
 from distbench.analysis.compare_metrics import METRICS, Metric
 from distbench.analysis.compare_plan import Aspect, Difference, plan_differences
+from distbench.analysis.facts import plan_slos
 from distbench.analysis.noise import DEFAULT_RELATIVE_ERROR
-from distbench.core.plan_values import read_slos
 
 CONFIDENCE = 0.95
 # Three readings that agree by chance do not make a fourth exact.
@@ -186,7 +186,7 @@ class _Readings:
         if level not in self._deviations:
             window = (row["window_start_ns"], row["window_end_ns"])
             self._deviations[level] = level_deviations(
-                self.side.requests(level), window, level, read_slos(self.side.plan.get("slo", {}))
+                self.side.requests(level), window, level, plan_slos(self.side.plan)
             )
         return self._deviations[level].get(column)
 

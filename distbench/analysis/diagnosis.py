@@ -246,9 +246,9 @@ def _sequences(case: LevelCase, ladder: Ladder) -> Diagnosis | None:
         return None
     if kv_full(server) or next_does_not_fit(server):
         return None
-    still = max(server.running_plateau_ratio or 0.0, server.running_cap_ratio or 0.0)
     evidence = [
-        f"running stood at {server.running_max:.0f} of {case.connections} connections in {still:.0%} of the scrapes",
+        f"running stood at {server.running_max:.0f} of {case.connections} connections "
+        f"in {server.running_plateau_ratio or 0:.0%} of the scrapes",
         *queue_text(server),
     ]
     same = [

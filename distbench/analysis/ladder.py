@@ -131,8 +131,12 @@ def climb(history: Sequence[Reading], settings: LadderSettings) -> Climb:
             flat += 1
         if flat >= _FLAT_LEVELS_TO_STOP and not settings.connections:
             return Climb(next=_peak_passed(anchor, flat), anchor=anchor, flat=flat)
-    end = _end_of_list if settings.connections else _end_of_rungs
-    return Climb(next=end(settings, measured, anchor, flat), anchor=anchor, flat=flat)
+    end = (
+        _end_of_list(measured, anchor, flat)
+        if settings.connections
+        else _end_of_rungs(settings, anchor, flat)
+    )
+    return Climb(next=end, anchor=anchor, flat=flat)
 
 
 def next_step(history: Sequence[Reading], settings: LadderSettings) -> Measure | Stop:
@@ -229,9 +233,7 @@ def _unmeasurable(rung: int) -> Stop:
     )
 
 
-def _end_of_list(
-    settings: LadderSettings, measured: Mapping[int, Setting], anchor: Setting | None, flat: int
-) -> Stop:
+def _end_of_list(measured: Mapping[int, Setting], anchor: Setting | None, flat: int) -> Stop:
     grown = anchor.connections if anchor else 0
     unjudged = sorted(c for c in measured if c > grown and measured[c].judged is None)
     text = "all levels of the list are measured"
@@ -245,9 +247,7 @@ def _end_of_list(
     return Stop(reason="list_done", text=text)
 
 
-def _end_of_rungs(
-    settings: LadderSettings, measured: Mapping[int, Setting], anchor: Setting | None, flat: int
-) -> Stop:
+def _end_of_rungs(settings: LadderSettings, anchor: Setting | None, flat: int) -> Stop:
     if flat:
         return Stop(
             reason="max_reached",

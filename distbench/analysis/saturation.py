@@ -153,8 +153,13 @@ def is_pinned(server: ServerView, connections: int) -> bool:
     return (
         server.running_plateau_ratio >= PLATEAU_RATIO
         and server.running_max > 0
-        and server.running_max <= connections - max(1.0, 0.05 * connections)
+        and is_clearly_below(server.running_max, connections)
     )
+
+
+def is_clearly_below(running: float, connections: int) -> bool:
+    """Tell whether so many requests are fewer than the connections by more than a scrape may miss."""
+    return running <= connections - max(1.0, 0.05 * connections)
 
 
 def _signs(server: ServerView, connections: int) -> list[str]:

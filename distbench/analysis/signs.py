@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import math
 
-from distbench.analysis.saturation import KV_FULL_RATIO, MOST_SCRAPES_RATIO, PLATEAU_RATIO, is_pinned
+from distbench.analysis.saturation import (
+    KV_FULL_RATIO,
+    MOST_SCRAPES_RATIO,
+    PLATEAU_RATIO,
+    is_clearly_below,
+    is_pinned,
+)
 from distbench.analysis.server_view import ServerView
 
 _KV_BUSY_RATIO = 0.85
@@ -77,7 +83,7 @@ def is_capped(server: ServerView, connections: int) -> bool:
     return (
         server.running_cap_ratio >= _CAP_RATIO
         and server.running_max > 1
-        and server.running_max <= connections - max(1.0, 0.05 * connections)
+        and is_clearly_below(server.running_max, connections)
     )
 
 

@@ -19,12 +19,12 @@ from distbench.errors import TargetError
 from distbench.experiment.redaction import Redaction
 from distbench.experiment.target import TargetClient, TargetFacts, error_text, secret_headers
 from distbench.telemetry.exposition import parse_exposition
+from distbench.telemetry.target import MAX_METRICS_BYTES
 from distbench.telemetry.vocabulary import CACHE_CONFIG
 
 _PROBE_TEXT = "ping"
 _REFUSED = (400, 404, 405, 422)
 _METRICS_LIMIT_S = 5.0
-_MAX_METRICS_BYTES = 2**26
 
 
 def check_target(plan: TargetPlan, environ: Mapping[str, str]) -> TargetFacts:
@@ -232,7 +232,7 @@ def _block_tokens(client: TargetClient) -> int | None:
     """Return the size of the server's cache blocks, from its own /metrics; never a reason to fail."""
     with contextlib.suppress(TargetError, ValueError, KeyError):
         response = client.get(f"{client.root()}/metrics", timeout_s=_METRICS_LIMIT_S)
-        if response.status_code == httpx.codes.OK and len(response.content) <= _MAX_METRICS_BYTES:
+        if response.status_code == httpx.codes.OK and len(response.content) <= MAX_METRICS_BYTES:
             content_type = response.headers.get("content-type")
             found = parse_exposition(response.text, content_type, keep=CACHE_CONFIG.__eq__)
             sizes = [int(sample.labels["block_size"]) for sample in found.samples]

@@ -50,7 +50,7 @@ def report_figures(run: RunData) -> Figures:
     notes = [_STATUS_NOTES[run.info.status]] if run.info.status in _STATUS_NOTES else []
     notes += list(run.info.notes)
     notes += [f"{name} was left out: {why}" for name, why in sorted(run.skipped.items())]
-    return Figures(rows=outcome.rows, findings=outcome.findings, errors=run_errors(run), notes=notes)
+    return Figures(rows=outcome.rows, findings=outcome.findings, errors=run_errors(run, outcome), notes=notes)
 
 
 def first_visits(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -13,7 +13,8 @@ from distbench.core.urls import display_url, server_root
 from distbench.telemetry.exposition import ACCEPT, Exposition, parse_exposition
 from distbench.telemetry.vocabulary import is_recorded
 
-_MAX_BYTES = 64 * 1024 * 1024
+MAX_METRICS_BYTES = 64 * 1024 * 1024
+"""A longer answer of /metrics is none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +128,8 @@ def _reason(error: Exception) -> str:
 def _read(target: ScrapeTarget, response: httpx.Response) -> tuple[Exposition | None, str | None]:
     if response.status_code != 200:
         return None, f"{target.name}: /metrics answered HTTP {response.status_code}"
-    if len(response.content) > _MAX_BYTES:
-        return None, f"{target.name}: /metrics is larger than {_MAX_BYTES} bytes"
+    if len(response.content) > MAX_METRICS_BYTES:
+        return None, f"{target.name}: /metrics is larger than {MAX_METRICS_BYTES} bytes"
     exposition = parse_exposition(response.text, response.headers.get("content-type"), keep=is_recorded)
     if not exposition.samples:
         return None, f"{target.name}: /metrics holds no known metric (vLLM, SGLang, TGI, DCGM)"

@@ -18,13 +18,10 @@ from typing import Any
 
 import numpy as np
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT))
-
-from distbench.store.reader import open_run  # noqa: E402
-from scripts.bench.processes import Cores, has_compiler, pin, run  # noqa: E402
-from scripts.bench.tables import print_table, save, shown  # noqa: E402
-from tests.support import cmock  # noqa: E402
+from distbench.store.reader import open_run
+from scripts.bench.processes import Cores, has_compiler, pin, run
+from scripts.bench.tables import print_table, save, shown
+from tests.support import cmock
 
 TOLERANCE = 0.01
 CONNECTIONS = 512

@@ -14,13 +14,12 @@ import pytest
 
 import distbench
 from distbench.analysis.outcome import run_errors, run_outcome
-from distbench.core.plan_io import build_plan
-from distbench.experiment.commands import run_plan
 from distbench.report.compare import compare_runs
 from distbench.report.export import export
 from distbench.report.figures import report_figures
 from distbench.sim.embedded import EmbeddedServer
 from distbench.store.reader import open_run
+from tests.support.small_run import small_run
 from tests.support.stub_server import ONE_MODEL, STREAM, Answer, Reply, Seen, stub_server
 
 FIGURES = (
@@ -38,17 +37,7 @@ FIGURES = (
 def whole_run(fast_server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Give a finished run."""
     path = tmp_path_factory.mktemp("runs") / "whole"
-    settings = {
-        "urls": [fast_server.url],
-        "connections": "4",
-        "requests": 80,
-        "system-tokens": 16,
-        "user-tokens": 16,
-        "output-tokens": 8,
-        "ray-address": "none",
-        "output": str(path),
-    }
-    run_plan(build_plan("run", {}, settings))
+    small_run(fast_server.url, path, connections="4", requests=80)
     return path
 
 
@@ -92,15 +81,11 @@ def test_errors_are_counted_alike_from_rows_and_from_levels(tmp_path: Path) -> N
     """Every request fails: the rows, read in parts, and the judged levels count the same kinds and numbers."""
     routes: dict[str, Answer] = {"GET /v1/models": ONE_MODEL, "POST /v1/chat/completions": _once_then_busy()}
     with stub_server(routes) as (url, _):
-        settings = {
-            "urls": [url],
-            "connections": "2",
-            "requests": 12,
-            "ray-address": "none",
-            "output": str(tmp_path / "r"),
-        }
-        result = run_plan(build_plan("run", {}, settings))
-    assert run_errors(open_run(tmp_path / "r")) == result.errors
+        result = small_run(url, tmp_path / "r", connections="2", requests=12)
+    run = open_run(tmp_path / "r")
+    outcome = run_outcome(run)
+    assert outcome.verdict is None
+    assert run_errors(run, outcome) == result.errors
     assert sum(count for count, _ in result.errors.values()) == 12
 
 

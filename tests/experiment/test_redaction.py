@@ -10,7 +10,7 @@ from distbench.errors import TargetError
 from distbench.experiment.observer import LevelProgress, SilentObserver
 from distbench.experiment.redaction import Redaction
 from distbench.store.reader import open_run
-from tests.experiment.test_run_plan import run
+from tests.support.small_run import small_run
 from tests.support.stub_server import ONE_MODEL, STREAM, Reply, Seen, stub_server
 
 KEY = "sk-secret"
@@ -29,7 +29,7 @@ def test_a_key_in_a_refusal_is_not_shown(tmp_path: Path) -> None:
     """The preflight's message keeps the server's words around it."""
     refusal = Reply(401, {"error": {"message": f"Incorrect API key provided: {KEY}"}})
     with stub_server({"GET /v1/models": refusal}) as (url, _), pytest.raises(TargetError) as caught:
-        run(url, tmp_path / "r", api_key_env="K")
+        small_run(url, tmp_path / "r", api_key_env="K")
     assert "Incorrect API key provided: ***" in str(caught.value)
     assert KEY not in str(caught.value)
 
@@ -48,7 +48,7 @@ def test_a_key_in_the_errors_of_a_level_is_in_no_file_and_not_shown(tmp_path: Pa
             told.append(state.last_error)
 
     with stub_server({"GET /v1/models": ONE_MODEL, "POST /v1/chat/completions": answer}) as (url, _):
-        result = run(
+        result = small_run(
             url, tmp_path / "r", None, Watch(), no_metrics=True, connections="2", requests=8, api_key_env="K"
         )
     texts = open_run(tmp_path / "r").requests(columns=["error_text"]).column(0).to_pylist()

@@ -18,30 +18,12 @@ from distbench.core.plan_io import build_plan
 from distbench.errors import FleetError, StoreError, TargetError
 from distbench.experiment.commands import run_plan
 from distbench.experiment.observer import LevelProgress, SilentObserver
-from distbench.experiment.result import RunResult
 from distbench.experiment.signals import StopFlag
 from distbench.sim.embedded import EmbeddedServer
 from distbench.sim.settings import SimSettings
 from distbench.store.reader import open_run
+from tests.support.small_run import small_run
 from tests.support.stub_server import ONE_MODEL, STREAM, Reply, Seen, stub_server
-
-
-def run(
-    url: str, output: Path, stop: StopFlag | None = None, observer: Any = None, **flags: Any
-) -> RunResult:
-    """Run one level without Ray and return its result."""
-    settings = {
-        "urls": [url],
-        "connections": "12",
-        "requests": 60,
-        "system-tokens": 16,
-        "user-tokens": 16,
-        "output-tokens": 8,
-        "ray-address": "none",
-        "output": str(output),
-        **{name.replace("_", "-"): value for name, value in flags.items()},
-    }
-    return run_plan(build_plan("run", {}, settings), observer, environ={"K": "sk-secret"}, stop=stop)
 
 
 def counter(url: str, name: str) -> float:
@@ -60,7 +42,7 @@ def test_every_request_has_a_row_and_tokens_equal_the_servers_counter(
     The server's log knows each request by its id, with as many tokens.
     """
     before = counter(fast_server.url, "vllm:generation_tokens_total")
-    result = run(fast_server.url, tmp_path / "r", clients=2)
+    result = small_run(fast_server.url, tmp_path / "r", clients=2)
     after = counter(fast_server.url, "vllm:generation_tokens_total")
     assert (result.status, result.exit_code) == ("complete", 0)
     rows = open_run(tmp_path / "r").requests().to_pandas()
@@ -79,7 +61,7 @@ def test_judging_holds_the_clients_means_against_the_servers(
     fast_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """Servers tell means, so the clients' means are what is compared: those of the answered requests sent in the window."""
-    run(fast_server.url, tmp_path / "r")
+    small_run(fast_server.url, tmp_path / "r")
     found = open_run(tmp_path / "r")
     case = level_facts(found, found.info.levels[0]).case
     rows = found.requests().to_pandas()
@@ -95,7 +77,7 @@ def test_connections_and_requests_are_totals_spread_over_clients(
     fast_server: EmbeddedServer, tmp_path: Path
 ) -> None:
     """12 connections over 3 clients are 4 each, 60 requests are 20 each."""
-    run(fast_server.url, tmp_path / "r", clients=3)
+    small_run(fast_server.url, tmp_path / "r", clients=3)
     rows = open_run(tmp_path / "r").requests().to_pandas()
     measured = rows[rows.phase == "measured"]
     assert measured.groupby("client").size().to_dict() == {0: 20, 1: 20, 2: 20}
@@ -109,7 +91,7 @@ def test_connections_and_requests_are_totals_spread_over_clients(
 @pytest.mark.slow
 def test_the_written_plan_repeats_the_run(fast_server: EmbeddedServer, tmp_path: Path) -> None:
     """plan.toml of a run is a plan that gives the same prompts again."""
-    run(fast_server.url, tmp_path / "a")
+    small_run(fast_server.url, tmp_path / "a")
     table = open_run(tmp_path / "a").plan()
     result = run_plan(build_plan("run", table, {"output": str(tmp_path / "b")}))
     assert result.exit_code == 0
@@ -131,7 +113,7 @@ def test_an_interrupt_keeps_what_was_measured(fast_server: EmbeddedServer, tmp_p
                 stop.set()
 
     started = time.monotonic()
-    result = run(fast_server.url, tmp_path / "r", stop, StopSoon(), requests=100_000)
+    result = small_run(fast_server.url, tmp_path / "r", stop, StopSoon(), requests=100_000)
     assert time.monotonic() - started < 20
     assert (result.status, result.exit_code) == ("interrupted", 130)
     totals = open_run(tmp_path / "r").info.totals
@@ -145,7 +127,7 @@ def test_failures_are_counted_told_and_leave_exit_code_zero(tmp_path: Path) -> N
     """Every third request fails inside its stream: they are failures with a kind, and the others are figures."""
     settings = SimSettings(faults=("stream_error:every=3",))
     with EmbeddedServer(settings) as server:
-        result = run(server.url, tmp_path / "r", warmup=0)
+        result = small_run(server.url, tmp_path / "r", warmup=0)
     assert result.exit_code == 0
     assert {kind: count for kind, (count, _) in result.errors.items()} == {
         "stream_error": result.rows[0]["requests_failed"]
@@ -162,7 +144,7 @@ def test_all_failed_is_exit_code_one(tmp_path: Path) -> None:
         return next(probes, Reply(500, {"error": {"message": "engine dead"}}))
 
     with stub_server({"GET /v1/models": ONE_MODEL, "POST /v1/chat/completions": once}) as (url, _):
-        result = run(url, tmp_path / "r", no_metrics=True, connections="2", requests=4)
+        result = small_run(url, tmp_path / "r", no_metrics=True, connections="2", requests=4)
     row = result.rows[0]
     assert (result.exit_code, row["requests_ok"], row["requests_failed"], row["ttft_p50_s"]) == (
         1,
@@ -177,7 +159,7 @@ def test_all_failed_is_exit_code_one(tmp_path: Path) -> None:
 def test_max_failures_ends_early(tmp_path: Path) -> None:
     """--max-failures stops the level; what was not sent is dropped, and the run is incomplete."""
     with EmbeddedServer(SimSettings(faults=("stream_error:every=2",))) as server:
-        result = run(server.url, tmp_path / "r", max_failures=5, requests=20_000, warmup=0)
+        result = small_run(server.url, tmp_path / "r", max_failures=5, requests=20_000, warmup=0)
     assert (result.status, result.exit_code) == ("incomplete", 1)
     assert result.rows[0]["requests_dropped"] > 0
 
@@ -185,14 +167,14 @@ def test_max_failures_ends_early(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_an_slo_that_is_missed_is_exit_code_three(fast_server: EmbeddedServer, tmp_path: Path) -> None:
     """8 tokens at 2 ms a step take at least 14 ms: 1 ms cannot be met, 60 s can."""
-    assert run(fast_server.url, tmp_path / "a", requests=400, slo=["e2e=1ms"]).exit_code == 3
-    assert run(fast_server.url, tmp_path / "b", requests=400, slo=["e2e=60s"]).exit_code == 0
+    assert small_run(fast_server.url, tmp_path / "a", requests=400, slo=["e2e=1ms"]).exit_code == 3
+    assert small_run(fast_server.url, tmp_path / "b", requests=400, slo=["e2e=60s"]).exit_code == 0
 
 
 def test_a_target_that_cannot_be_used_leaves_nothing_behind(tmp_path: Path) -> None:
     """The output directory is made before the target is tried, and removed where the target is of no use."""
     with pytest.raises(TargetError):
-        run("http://127.0.0.1:1", tmp_path / "r")
+        small_run("http://127.0.0.1:1", tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
@@ -200,14 +182,14 @@ def test_an_output_that_is_not_empty_is_refused_before_the_target_is_asked(tmp_p
     """Nothing is ever overwritten."""
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(StoreError, match="not empty"):
-        run("http://127.0.0.1:1", tmp_path)
+        small_run("http://127.0.0.1:1", tmp_path)
 
 
 @pytest.mark.slow
 def test_the_key_is_sent_and_in_no_file(tmp_path: Path) -> None:
     """A server that wants the key gets it on every request; no file of the run holds it (C57)."""
     with EmbeddedServer(SimSettings(api_key="sk-secret")) as server:
-        result = run(server.url, tmp_path / "r", api_key_env="K", header=["X-Api-Token: also-secret"])
+        result = small_run(server.url, tmp_path / "r", api_key_env="K", header=["X-Api-Token: also-secret"])
     assert result.rows[0]["requests_ok"] == 60
     written = b"".join(path.read_bytes() for path in (tmp_path / "r").rglob("*") if path.is_file())
     assert (b"sk-secret" in written, b"also-secret" in written, b"X-Api-Token" in written) == (
@@ -226,7 +208,7 @@ def test_progress_is_told_while_it_runs(fast_server: EmbeddedServer, tmp_path: P
         def progress(self, state: LevelProgress) -> None:
             seen.append(state)
 
-    run(fast_server.url, tmp_path / "r", requests=2500, observer=Watch())
+    small_run(fast_server.url, tmp_path / "r", requests=2500, observer=Watch())
     assert max(state.in_flight for state in seen) == 12
     assert max(state.running or 0 for state in seen) == 8
     assert threading.active_count() < 20
@@ -251,7 +233,7 @@ def test_conversations_that_clients_share_are_told(
         "warmup": 0,
         **load,
     }
-    run(fast_server.url, tmp_path / "r", **flags)
+    small_run(fast_server.url, tmp_path / "r", **flags)
     notes = " ".join(open_run(tmp_path / "r").info.notes)
     assert ("turns of one conversation may go to different clients" in notes) is is_told
 
@@ -266,20 +248,18 @@ def test_a_verification_that_cannot_be_placed_is_a_note(
         raise FleetError(f"{plan.load.clients} clients asked, 1 can be placed")
 
     monkeypatch.setattr("distbench.experiment.loop.fleet_for", refuse)
-    settings = {
-        "urls": [fast_server.url],
-        "connections": "2",
-        "requests": 700,
-        "repeats": 0,
-        "output-tokens": 8,
-        "system-tokens": 0,
-        "user-tokens": 8,
-        "clients": 1,
-        "verify-client": True,
-        "ray-address": "none",
-        "output": str(tmp_path / "r"),
-    }
-    result = run_plan(build_plan("capacity", {}, settings))
+    result = small_run(
+        fast_server.url,
+        tmp_path / "r",
+        command="capacity",
+        connections="2",
+        requests=700,
+        repeats=0,
+        system_tokens=0,
+        user_tokens=8,
+        clients=1,
+        verify_client=True,
+    )
     assert (result.status, result.exit_code) == ("complete", 0)
     notes = " ".join(open_run(tmp_path / "r").info.notes)
     assert "the client could not be verified with 2 clients: 2 clients asked, 1 can be placed" in notes

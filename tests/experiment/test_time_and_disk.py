@@ -17,8 +17,8 @@ from distbench.experiment.observer import LevelProgress, SilentObserver
 from distbench.experiment.signals import StopFlag
 from distbench.sim.embedded import EmbeddedServer
 from distbench.store.reader import open_run
-from tests.experiment.test_run_plan import run
 from tests.support.command import SMALL, Command
+from tests.support.small_run import small_run
 
 HOUR_NS = 3600 * 10**9
 
@@ -37,7 +37,7 @@ def test_a_wall_clock_that_jumps_changes_no_figure(
 
     monkeypatch.setattr(time, "time_ns", lambda: true_ns() + jumped[0])
     began_s = time.monotonic()
-    result = run(fast_server.url, tmp_path / "r", observer=JumpSoon())
+    result = small_run(fast_server.url, tmp_path / "r", observer=JumpSoon())
     took_ns = (time.monotonic() - began_s) * 1e9
     assert jumped == [jump_ns]
     rows = open_run(tmp_path / "r").requests().to_pandas()
