@@ -22,6 +22,8 @@ from distbench.store.reader import open_run
 from tests.support.small_run import small_run
 from tests.support.stub_server import ONE_MODEL, STREAM, Answer, Reply, Seen, stub_server
 
+pytestmark = pytest.mark.slow
+
 FIGURES = (
     "level",
     "connections",
@@ -81,7 +83,7 @@ def test_errors_are_counted_alike_from_rows_and_from_levels(tmp_path: Path) -> N
     """Every request fails: the rows, read in parts, and the judged levels count the same kinds and numbers."""
     routes: dict[str, Answer] = {"GET /v1/models": ONE_MODEL, "POST /v1/chat/completions": _once_then_busy()}
     with stub_server(routes) as (url, _):
-        result = small_run(url, tmp_path / "r", connections="2", requests=12)
+        result = small_run(url, tmp_path / "r", no_metrics=True, connections="2", requests=12)
     run = open_run(tmp_path / "r")
     outcome = run_outcome(run)
     assert outcome.verdict is None

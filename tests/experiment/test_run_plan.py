@@ -214,6 +214,7 @@ def test_progress_is_told_while_it_runs(fast_server: EmbeddedServer, tmp_path: P
     assert threading.active_count() < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("load", "is_told"),
     [({"requests": 8}, False), ({"pattern": "constant", "rate": 40, "requests": 8}, True)],
