@@ -84,6 +84,7 @@ def client_health(
     waiting_ratio: float | None = None,
     turnaround_ratio: float | None = None,
     in_flight_mean: float | None = None,
+    disturbed: str | None = None,
 ) -> ClientHealth:
     """
     Judge the clients of one level.
@@ -97,6 +98,8 @@ def client_health(
         waiting_ratio: Share of the server's scrapes with requests waiting; None: not known.
         turnaround_ratio: Idle turnaround over connection-time from the request rows; None: from the samples.
         in_flight_mean: Requests in flight over the window from the request rows; None: from the samples.
+        disturbed: What ended the level early, or took clients from it; the others are not to blame for what they look like then. None:
+            nothing.
 
     Source: the rule and its thresholds are explained in docs/verdicts.md.
     """
@@ -128,6 +131,10 @@ def client_health(
         in_flight_ratio=in_flight / connections if closed_loop and connections else None,
         clients=len(seen),
     )
+    if disturbed is not None:
+        return dataclasses.replace(
+            measured, evidence=(f"{disturbed}: its samples say nothing of the client",)
+        )
     return _judge(measured, connections, clients, waiting_ratio)
 
 

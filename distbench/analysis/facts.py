@@ -113,6 +113,8 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
         chunk_batches=run.request_batches(spec.level, columns=CHUNK_COLUMNS, coded=True),
     )
     server = _server(run, plan, entry, summary)
+    lost, stopped = entry.get("lost_clients") or {}, entry.get("stopped")
+    touched = _touched(lost, stopped, server)
     health = client_health(
         samples.filter(pc.equal(samples["level"], pa.scalar(spec.level, pa.int16()))),
         window_ns=_window_ns(summary),
@@ -120,9 +122,9 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
         clients=clients,
         closed_loop=not spec.is_open_loop,
         waiting_ratio=None if server is None else server.waiting_ratio,
+        disturbed="; ".join(touched) or None,
     )
     reconciliation = _reconcile(rows, server)
-    lost, stopped = entry.get("lost_clients") or {}, entry.get("stopped")
     row = merged(
         summary.row,
         {} if server is None else server.level_columns(),
@@ -137,7 +139,7 @@ def level_facts(run: RunData, entry: Mapping[str, Any]) -> LevelFacts:
         server=server,
         reconciliation=reconciliation,
         stability=judge_stability(np.asarray(summary.slice_rates)) if summary.slice_rates else None,
-        row=merged(row, _invalidity(row, lost, stopped, reconciliation, server)),
+        row=merged(row, _invalidity(row, touched, reconciliation)),
         lost=lost,
         stopped=stopped,
         purpose=entry.get("purpose"),
@@ -168,21 +170,25 @@ def _client_columns(summary: LevelSummary, health: ClientHealth) -> LevelRow:
     }
 
 
-def _invalidity(
-    row: LevelRow,
-    lost: Mapping[str, str],
-    stopped: str | None,
-    reconciliation: Reconciliation | None,
-    server: ServerView | None,
-) -> LevelRow:
-    """A level that a fault or somebody else's load touched is not judged, whatever its figures."""
+def _touched(lost: Mapping[str, str], stopped: str | None, server: ServerView | None) -> list[str]:
+    """Say which faults touched a level while it ran."""
     reasons = [f"client {client} was lost" for client in lost]
     if stopped is not None:
         reasons.append(f"it was ended early ({stopped.replace('_', ' ')})")
-    if reconciliation is not None and reconciliation.foreign_traffic:
-        reasons.append("the server had other traffic")
     if server is not None and server.continuity is Continuity.RESET:
         reasons.append("a server restarted")
+    return reasons
+
+
+def _invalidity(
+    row: LevelRow,
+    touched: list[str],
+    reconciliation: Reconciliation | None,
+) -> LevelRow:
+    """A level that a fault or somebody else's load touched is not judged, whatever its figures."""
+    reasons = list(touched)
+    if reconciliation is not None and reconciliation.foreign_traffic:
+        reasons.append("the server had other traffic")
     if not reasons:
         return {}
     known = row["invalid_reason"]

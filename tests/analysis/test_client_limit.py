@@ -73,6 +73,15 @@ def test_each_symptom_has_its_threshold(change: dict[str, Any], limited: bool, w
         assert word in health.evidence[0]
 
 
+def test_a_level_that_a_fault_touched_accuses_nobody() -> None:
+    """Half a request in flight of a hundred, since the server had died: neither the limit nor proven innocent; the figures stay."""
+    health = judge(
+        {"in_flight_mean": 0.5, "turnaround_sum_s": 90.0}, disturbed="it was ended early (target gone)"
+    )
+    assert (health.limited, health.is_proven, health.in_flight_mean) == (None, False, 0.5)
+    assert health.evidence == ("it was ended early (target gone): its samples say nothing of the client",)
+
+
 def test_lag_is_a_caveat() -> None:
     """Half a second between stamp and read is told beside the verdict."""
     assert "500 ms" in judge({"lag_p99_s": 0.5}).caveats[0]

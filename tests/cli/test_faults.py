@@ -144,6 +144,7 @@ def test_a_killed_server_ends_the_level(server: EmbeddedServer, tmp_path: Path) 
         os.kill(server.pid, signal.SIGKILL)
         assert command.wait(45) == 1
         assert "takes no connections any more (Connection refused)" in command.shown
+        assert "client was the limit" not in command.shown
     status, requests = outcome(tmp_path / "r")
     assert status == "incomplete"
     assert min(requests["ok"], requests["failed"], requests["dropped"]) > 0
