@@ -107,7 +107,7 @@ def _carry_out(
         stack.callback(stop.restore)
         stop.install_early()
         observer.stage("trying the target")
-        facts = check_target(plan.target, environ)
+        facts = check_target(plan.target, environ, metrics=plan.judging.metrics)
         for note in facts.notes:
             observer.note(note)
         workload = _make_workload(plan, facts, environ, observer)

@@ -27,9 +27,14 @@ _REFUSED = (400, 404, 405, 422)
 _METRICS_LIMIT_S = 5.0
 
 
-def check_target(plan: TargetPlan, environ: Mapping[str, str]) -> TargetFacts:
+def check_target(plan: TargetPlan, environ: Mapping[str, str], *, metrics: bool = True) -> TargetFacts:
     """
     Try every base URL: list its models, ask for one token.
+
+    Args:
+        plan: The target.
+        environ: Holds the key.
+        metrics: Whether /metrics may be asked, too, for the size of a cache block.
 
     Returns:
         What all targets have in common; notes of all of them.
@@ -42,13 +47,13 @@ def check_target(plan: TargetPlan, environ: Mapping[str, str]) -> TargetFacts:
     for url in plan.urls:
         client = TargetClient(plan, url, headers)
         try:
-            found.append(_check_one(plan, client))
+            found.append(_check_one(plan, client, metrics=metrics))
         finally:
             client.close()
     return _join(plan, found)
 
 
-def _check_one(plan: TargetPlan, client: TargetClient) -> TargetFacts:
+def _check_one(plan: TargetPlan, client: TargetClient, *, metrics: bool) -> TargetFacts:
     model, max_model_len, notes = _find_model(plan, client)
     probe = _Probe(plan, client, model)
     probe.run()
@@ -59,7 +64,7 @@ def _check_one(plan: TargetPlan, client: TargetClient) -> TargetFacts:
         ignore_eos=probe.ignore_eos,
         version=_version(client),
         tokenizes=_tokenizes(client, model),
-        block_tokens=_block_tokens(client),
+        block_tokens=_block_tokens(client) if metrics else None,
         notes=(*notes, *probe.notes),
     )
 

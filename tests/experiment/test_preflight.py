@@ -185,6 +185,16 @@ def test_block_size_is_the_servers_own(metrics: bytes, expected: int | None) -> 
         assert check_target(plan(url), {}).block_tokens == expected
 
 
+def test_metrics_are_not_asked_where_the_plan_forbids_it() -> None:
+    """With --no-metrics nothing is asked of /metrics, not even before the load."""
+    routes = {MODELS: ONE_MODEL, CHAT: STREAM, "GET /metrics": Reply(body=b"")}
+    with stub_server(routes) as (url, seen):
+        assert check_target(plan(url), {}, metrics=False).block_tokens is None
+        assert [asked.path for asked in seen if "metrics" in asked.path] == []
+        check_target(plan(url), {})
+        assert [asked.path for asked in seen if "metrics" in asked.path] == ["/metrics"]
+
+
 def test_without_metrics_the_block_size_is_not_known() -> None:
     """A 404 at /metrics is no failure."""
     with stub_server({MODELS: ONE_MODEL, CHAT: STREAM}) as (url, _):
