@@ -81,7 +81,9 @@ def test_a_buffered_stream_is_noticed(buffered: str) -> None:
     """32 tokens at 5 ms each arrive together: a warning, not a failure."""
     lines, groups = examined(buffered)
     assert lines["stream"].status is Status.WARN
-    assert lines["stream"].values["lumps"] == 1
+    # Unbuffered there are 32; on a busy machine the end of the answer may come apart from the rest.
+    assert lines["stream"].values["tokens"] == 32
+    assert lines["stream"].values["lumps"] <= 2
     assert lines["stream"].values["e2e_s"] >= 0.16
     assert "proxy_buffering off" in str(lines["stream"].advice)
     assert exit_code(groups) == 0
