@@ -7,6 +7,7 @@ They are decoded right and reported: a compressor holds tokens back, so the time
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from typing import Protocol
 
 MAX_DECODED_BYTES = 256 * 2**20
@@ -36,8 +37,10 @@ class Decoder(Protocol):
         ...
 
 
-def coding_of(headers: dict[str, str]) -> str | None:
+def coding_of(headers: Mapping[str, str]) -> str | None:
     """Return the value of Content-Encoding in lower case; None for identity."""
+    if "content-encoding" not in headers:
+        return None
     codings = [part.strip().lower() for part in headers.get("content-encoding", "").split(",")]
     codings = [coding for coding in codings if coding not in ("", "identity")]
     return ", ".join(codings) or None

@@ -82,14 +82,14 @@ class SseParser:
         """
         if (
             self.at_border
-            and piece.startswith(b"data: {")
-            and piece.endswith(b"}\n\n")
+            and piece.startswith(b"data: ")
+            and piece.endswith(b"\n\n")
             and b"\r" not in piece
+            and len(piece) <= self._max_bytes
         ):
-            num_lines = piece.count(b"\n")
+            parts = piece[6:-2].split(b"\n\ndata: ")
             # Every LF belongs to the separators: the piece is whole events of one data line each.
-            parts = [piece[6:-2]] if num_lines == 2 else piece[6:-2].split(b"\n\ndata: ")
-            if num_lines == 2 * len(parts) and len(piece) <= self._max_bytes:
+            if piece.count(b"\n") == 2 * len(parts):
                 self._start = None
                 return [SseEvent(part, b"", stamp_ns) for part in parts]
         return self.feed_lines(piece, stamp_ns)

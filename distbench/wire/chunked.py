@@ -23,6 +23,10 @@ WHOLE_CHUNK_LINES: dict[int, bytes] = {
     for size, line in ((size, b"%x\r\n" % size) for size in range(1, _LONGEST_SHORTCUT))
 }
 
+_SIZES: dict[bytes, int] = {line[:-2]: int(line, 16) for line in WHOLE_CHUNK_LINES.values()}
+_LONGEST_SHORT_SIZE = 3
+_LAST = b"0\r\n\r\n"
+
 
 class ChunkError(Exception):
     """The framing is broken; the text says how."""
@@ -60,7 +64,7 @@ class ChunkDecoder:
             ChunkError: the framing is broken. The body bytes before the fault are lost to the caller.
         """
         pieces: list[bytes] = []
-        position, end = 0, len(data)
+        position, end = self._take_whole_chunks(data, pieces) if self.at_border else 0, len(data)
         while position < end and not self.done:
             if self._state == _DATA:
                 piece = data[position : position + self._left]
@@ -75,6 +79,25 @@ class ChunkDecoder:
             self.surplus = data[position:]
         self.at_border = self._state == _SIZE and not self._line
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _take_whole_chunks(self, data: bytes, pieces: list[bytes]) -> int:
+        """Take the chunks at the beginning that are whole and framed in the usual way, the last one too; return where they end."""
+        position = 0
+        while True:
+            line_end = data.find(b"\r\n", position, position + _LONGEST_SHORT_SIZE + 2)
+            size = _SIZES.get(data[position:line_end]) if line_end > 0 else None
+            if size is None:
+                break
+            chunk_end = line_end + 2 + size
+            if data[chunk_end : chunk_end + 2] != b"\r\n":
+                break
+            pieces.append(data[line_end + 2 : chunk_end])
+            position = chunk_end + 2
+        if data.startswith(_LAST, position):
+            self._state = _DONE
+            self.done = True
+            position += len(_LAST)
+        return position
 
     def _take_line(self, data: bytes, start: int) -> int:
         """Read up to the end of a line of framing, if it is in data; return the position behind what was read."""

@@ -17,6 +17,7 @@ MAX_HEAD_BYTES = 65_536
 _STATUS_LINE = re.compile(rb"HTTP/(1)\.(\d) ([1-9]\d\d)(?: .*)?\Z", re.DOTALL)
 _NAME = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]+\Z")
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+_START = b"HTTP/"
 _TLS_RECORD = (b"\x15\x03", b"\x16\x03")
 
 
@@ -55,18 +56,18 @@ class Head:
     keepalive: bool
 
 
-def end_of_head(data: bytes | bytearray) -> int:
+def end_of_head(data: bytes) -> int:
     """
     Return the position behind the blank line that ends a head, or -1 where it has not come yet.
 
     Raises:
         HeadError: the bytes are no HTTP/1.x response, or the head is too long. Told as early as it can be known.
     """
-    start = bytes(data[:5])
-    if start[:2] in _TLS_RECORD:
-        raise TlsSpokenError("the server speaks TLS on this port; use https://")
-    if not b"HTTP/".startswith(start):
-        raise HeadError(f"not an HTTP response: it begins with {bytes(data[:40])!r}")
+    if not data.startswith(_START):
+        if data[:2] in _TLS_RECORD:
+            raise TlsSpokenError("the server speaks TLS on this port; use https://")
+        if not _START.startswith(data[: len(_START)]):
+            raise HeadError(f"not an HTTP response: it begins with {data[:40]!r}")
     match = _END_OF_HEAD.search(data)
     if (match.end() if match else len(data)) > MAX_HEAD_BYTES:
         raise HeadError(f"the response head is longer than {MAX_HEAD_BYTES} bytes")
