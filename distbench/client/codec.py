@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Sequence
 from typing import Any
 
 from distbench.client.messages import RequestSettings
-from distbench.core.openai_api import Answer, RequestEncoder, read_answer, token_seen
+from distbench.core.openai_api import Answer, RequestEncoder, TemplateFinder, read_answer, token_seen
 from distbench.core.prompts import Prompt
 from distbench.wire.base import Exchange
 
@@ -17,10 +16,16 @@ _US_PER_MS = 1_000
 
 
 class Codec:
-    """Makes the bodies and reads the answers of one run's requests."""
+    """
+    Makes the bodies and reads the answers of one run's requests.
+
+    Attributes:
+        template_of: Finds what the chunks of an answer have in common, for connections (wire/base.py).
+    """
 
     def __init__(self, request: RequestSettings) -> None:
         self._streaming = request.stream
+        self.template_of = TemplateFinder()
         self._is_chat = request.endpoint == "chat"
         self._encoder = RequestEncoder(
             model=request.model,
@@ -55,6 +60,7 @@ class Codec:
             stamps_ns=exchange.stamps_ns,
             complete=exchange.complete,
             streaming=self._streaming,
+            repeats=exchange.repeats,
         )
         if answer.error_kind is None and exchange.error_kind is not None:
             answer.error_kind = exchange.error_kind
@@ -74,7 +80,7 @@ class Codec:
             "cached_tokens": answer.cached_tokens,
             "reasoning_tokens": answer.reasoning_tokens,
             "token_source": answer.token_source,
-            "chunk_ns": array("q", answer.chunk_ns) if is_stream else None,
+            "chunk_ns": answer.chunk_ns if is_stream else None,
             "chunk_tokens": answer.chunk_tokens,
             "content_encoding": answer.content_encoding,
         }

@@ -72,9 +72,9 @@ class Lane:
                 self._idle_since_ns = None
                 await asyncio.sleep(self._pause_s)
 
-    def exchange_in_flight(self) -> Exchange | None:
-        """Return what is being received just now; None where nothing is, or the connection does not tell."""
-        return getattr(self.wire, "in_flight", None)
+    def received(self) -> tuple[int, int]:
+        """Return reads and bytes so far of the answer under way; zeros where there is none, or the connection does not tell."""
+        return getattr(self.wire, "received", (0, 0))
 
     async def _serve(self, work: Work) -> None:
         shared = self._shared

@@ -135,7 +135,7 @@ class ClientLevel:
                 number,
                 connection,
                 target,
-                connection_to(setup, target, codec.token_seen),
+                connection_to(setup, target, codec.token_seen, codec.template_of),
                 shared,
             )
             for number, (connection, target) in enumerate(zip(share.connections, share.targets, strict=True))

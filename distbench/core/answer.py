@@ -5,6 +5,7 @@ An answer, read: what the bytes of one response meant (floor F1).
 from __future__ import annotations
 
 import dataclasses
+from array import array
 
 from distbench.core.records import ErrorKind, TokenSource
 
@@ -20,7 +21,7 @@ class Answer:
         first_token_ns: Stamp of the first token-bearing chunk; None for an answer that was not streamed.
         last_token_ns: Stamp of the last token-bearing chunk; of the last piece of body where the answer was not streamed.
         completion_tokens: Token count with its source; None where nothing told of any.
-        chunk_ns: Stamp of each token-bearing chunk, ascending as they came.
+        chunk_ns: Stamp of each token-bearing chunk, ascending as they came; int64.
         chunk_tokens: Tokens of each of these chunks; None where the server does not tell them all.
         tool_calls: Number of tool calls.
         server_metrics: What the server itself measured of this request, in its own names and units.
@@ -39,7 +40,7 @@ class Answer:
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
     token_source: TokenSource | None = None
-    chunk_ns: list[int] = dataclasses.field(default_factory=list)
+    chunk_ns: array[int] = dataclasses.field(default_factory=lambda: array("q"))
     chunk_tokens: list[int] | None = None
     tool_calls: int = 0
     server_metrics: dict[str, float] = dataclasses.field(default_factory=dict)

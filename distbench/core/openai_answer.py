@@ -33,15 +33,25 @@ def read_answer(
     stamps_ns: Sequence[int],
     complete: bool,
     streaming: bool,
+    repeats: Sequence[tuple[int, int]] = (),
     keep_text: bool = False,
 ) -> Answer:
     """
     Read a whole answer at once; AnswerReader explains the arguments and does the same in slices.
 
+    Of the repeats, (n, k) says that behind the first n pieces came k more that differ in their text alone from one of those n and were
+    not kept; by ascending n. stamps_ns holds their times too, in the order of arrival. Their text is lost to keep_text.
+
     Never raises, whatever the bytes are.
     """
     reader = AnswerReader(status=status, headers=headers, streaming=streaming, keep_text=keep_text)
-    reader.feed(body, stamps_ns)
+    piece, stamp = 0, 0
+    for before, count in repeats:
+        reader.feed(body[piece:before], stamps_ns[stamp : stamp + before - piece])
+        stamp += before - piece
+        reader.feed_alike(stamps_ns[stamp : stamp + count])
+        piece, stamp = before, stamp + count
+    reader.feed(body[piece:] if piece else body, stamps_ns[stamp:] if stamp else stamps_ns)
     return reader.finish(complete=complete)
 
 
@@ -70,7 +80,7 @@ class AnswerReader:
             keep_text: Gather the answer's text, for a tokenizer to count.
         """
         self._status = status
-        self._headers = dict(headers)
+        self._headers = headers
         self._streaming = streaming
         self._coding = coding_of(self._headers)
         self._fault: tuple[ErrorKind, str] | None = None
@@ -107,14 +117,14 @@ class AnswerReader:
         if not pieces:
             return
         self._last_ns = stamps_ns[-1]
-        position, end = 0, len(pieces)
-        while position < end:
-            if self._parser is not None and self._parser.at_border and self._decoder is None:
-                position = self._tally.take_run(pieces, stamps_ns, position)
-                if position == end:
-                    return
-            self._take_piece(pieces[position], stamps_ns[position])
-            position += 1
+        for piece, stamp_ns in zip(pieces, stamps_ns, strict=True):
+            self._take_piece(piece, stamp_ns)
+
+    def feed_alike(self, stamps_ns: Sequence[int]) -> None:
+        """Take the arrival times of pieces that differ in their text alone from a token's chunk that was fed."""
+        self._last_ns = stamps_ns[-1]
+        self._num_events += len(stamps_ns)
+        self._tally.take_alike(stamps_ns)
 
     def finish(self, *, complete: bool) -> Answer:
         """
@@ -154,16 +164,13 @@ class AnswerReader:
                 self._whole.append(piece)
                 self._whole_bytes += len(piece)
             return
-        was_at_border = self._parser.at_border
         try:
             events = self._parser.feed(piece, stamp_ns)
         except EventTooLong as error:
             self._blame(ErrorKind.CLIENT_LIMIT, str(error))
             return
         for event in events:
-            field = self._take_event(event)
-            if field is not None and was_at_border and len(events) == 1 and self._parser.at_border:
-                self._tally.learn(piece, event.data, field)
+            self._take_event(event)
 
     def _sniff(self) -> None:
         """Decide by the first bytes, which cannot lie as a content type can, whether the body is a stream of events."""
@@ -173,18 +180,23 @@ class AnswerReader:
             if start.startswith(_NOT_SSE_STARTS):
                 self._parser = None
 
-    def _take_event(self, event: SseEvent) -> str | None:
-        """Count an event; return the field of its text where it held nothing else (TokenTally.take)."""
+    def _take_event(self, event: SseEvent) -> None:
         self._num_events += 1
         data = event.data
+        if data.startswith(b"{") and not event.name:  # by far the most
+            self._take_json(data, event.stamp_ns)
+            return
         if event.name == b"error":
             self._blame(*stream_error(body_text(data) or "an error event without a text"))
-            return None
+            return
         if not data or data.isspace():
-            return None
+            return
         if data.strip() == b"[DONE]":
             self._is_done = True
-            return None
+            return
+        self._take_json(data, event.stamp_ns)
+
+    def _take_json(self, data: bytes, stamp_ns: int) -> None:
         try:
             chunk = decode_chunk(data)
         except NotJson:
@@ -192,10 +204,10 @@ class AnswerReader:
                 ErrorKind.PROTOCOL,
                 f"an event of the stream is not JSON: {data[:200].decode('utf-8', 'replace')}",
             )
-            return None
+            return
         if chunk.error is not None:
             self._blame(*stream_error(chunk.error))
-        return self._tally.take(chunk, event.stamp_ns)
+        self._tally.take(chunk, stamp_ns)
 
     def _take_cut_event(self, parser: SseParser, stamp_ns: int) -> None:
         """Take a last event that lacks only its blank line; what was cut within is left out."""

@@ -6,11 +6,13 @@ from distbench.core.answer import Answer
 from distbench.core.openai_answer import AnswerReader, read_answer, token_seen
 from distbench.core.openai_errors import is_context_overflow, parse_retry_after
 from distbench.core.openai_request import RequestEncoder, extra_body_problems
+from distbench.core.openai_template import TemplateFinder
 
 __all__ = [
     "Answer",
     "AnswerReader",
     "RequestEncoder",
+    "TemplateFinder",
     "extra_body_problems",
     "is_context_overflow",
     "parse_retry_after",

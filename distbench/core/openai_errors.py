@@ -7,6 +7,7 @@ from __future__ import annotations
 import email.utils
 import html
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from distbench.core.lenient_json import NotJson, loads
@@ -77,7 +78,7 @@ def body_text(body: bytes) -> str:
     return clean_text(found)
 
 
-def http_error(status: int, headers: dict[str, str], body: bytes) -> tuple[ErrorKind, str]:
+def http_error(status: int, headers: Mapping[str, str], body: bytes) -> tuple[ErrorKind, str]:
     """Return kind and text for a final status that is no 2xx."""
     if 300 <= status < 400:
         location = headers.get("location")

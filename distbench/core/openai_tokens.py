@@ -1,26 +1,18 @@
 """
 Tokens of an answer and their times, chunk by chunk (floor F1).
-
-Most chunks of a stream differ from one another in nothing but their text. Once one has been decoded, its bytes before and behind
-the text are kept; a later piece with the same bytes around another plain text is the same chunk with that text and need not be
-decoded. That is exact, not a guess: a text without quote, backslash and line end cannot leave its string.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from distbench.core.answer import Answer
-from distbench.core.openai_chunks import Choice, Chunk, NotJson, Usage, decode_chunk
+from distbench.core.openai_chunks import Choice, Chunk, Usage
 from distbench.core.openai_errors import clean_text
 from distbench.core.records import TokenSource
 
-# Single bytes as numbers: the test for one is ten times as fast as for a string of length one.
-_QUOTE, _BACKSLASH, _LF, _CR = b'"\\\n\r'
-_MARK = "\x7f~mark~"
 _MAX_CHUNK_TOKENS = 65_535
-# Frames learned in a row without one use of them: then every chunk differs, and learning is given up.
-_MAX_USELESS_LESSONS = 4
 
 
 class TokenTally:
@@ -34,7 +26,7 @@ class TokenTally:
     """
 
     def __init__(self, keep_text: bool) -> None:
-        self.chunk_ns: list[int] = []
+        self.chunk_ns = array("q")
         self.has_ended = False
         self.has_output = False
         self._text: list[str] | None = [] if keep_text else None
@@ -50,79 +42,13 @@ class TokenTally:
         self._chunk_tokens: list[int] | None = []
         self._counted_tokens = 0
         self._id_tokens: int | None = 0
-        self._prefix: bytes | None = None
-        self._suffix = b""
-        self._useless_lessons = 0
 
-    def take_run(self, pieces: Sequence[bytes], stamps_ns: Sequence[int], position: int) -> int:
-        """
-        Take pieces that are like the one learned from, one token-bearing event each.
+    def take_alike(self, stamps_ns: Sequence[int]) -> None:
+        """Count chunks that differ in their text alone from one that was taken; see openai_template.py."""
+        self.chunk_ns.extend(stamps_ns)
 
-        Returns:
-            Position of the first piece that is not, or the number of pieces.
-        """
-        prefix, suffix = self._prefix, self._suffix
-        if prefix is None:
-            return position
-        begin, end, shortest = len(prefix), -len(suffix), len(prefix) + len(suffix)
-        add = self.chunk_ns.append
-        first, num_pieces = position, len(pieces)
-        while position < num_pieces:
-            piece = pieces[position]
-            if len(piece) <= shortest or not (piece.startswith(prefix) and piece.endswith(suffix)):
-                break
-            text = piece[begin:end]
-            if _QUOTE in text or _BACKSLASH in text or _LF in text or _CR in text:
-                break
-            if self._text is not None:
-                self._text.append(text.decode("utf-8", "replace"))
-            add(stamps_ns[position])
-            position += 1
-        if position > first:
-            self._useless_lessons = 0
-        return position
-
-    def learn(self, piece: bytes, data: bytes, field: str) -> None:
-        """
-        Keep what surrounds the text of a chunk.
-
-        Args:
-            piece: One whole event that came at an event's border.
-            data: Its data.
-            field: What take() returned for it.
-        """
-        if self._useless_lessons >= _MAX_USELESS_LESSONS:
-            return
-        self._useless_lessons += 1
-        framing = piece.split(data) if data else []
-        if (
-            len(framing) != 2
-            or framing[0] not in (b"data: ", b"data:")
-            or framing[1] not in (b"\n\n", b"\r\n\r\n")
-        ):
-            return
-        key = data.find(b'"%b":' % field.encode())
-        begin = data.find(b'"', key + len(field) + 3) + 1
-        end = data.find(b'"', begin)
-        mark = _MARK.encode()
-        if key < 0 or not 0 < begin < end or b"\\" in data[begin:end] or mark in data:
-            return
-        prefix, suffix = data[:begin], data[end:]
-        # The place found by searching is the right one only if putting a mark there changes the text to the mark.
-        try:
-            marked = decode_chunk(prefix + mark + suffix)
-        except NotJson:
-            return
-        if _only_text(marked) == (field, _MARK):
-            self._prefix, self._suffix = framing[0] + prefix, suffix + framing[1]
-
-    def take(self, chunk: Chunk, stamp_ns: int) -> str | None:
-        """
-        Count one event of a stream.
-
-        Returns:
-            The field that held its text, where it held one text and nothing else that counts; else None.
-        """
+    def take(self, chunk: Chunk, stamp_ns: int) -> None:
+        """Count one event of a stream."""
         bears_answer = bears_thought = False
         num_ids = 0
         for choice in chunk.choices or ():
@@ -137,14 +63,12 @@ class TokenTally:
         if chunk.metrics:
             self._metrics |= {name: value for name, value in chunk.metrics.items() if value is not None}
         if not (bears_answer or bears_thought or num_ids):
-            return None
+            return
         self.chunk_ns.append(stamp_ns)
         self.has_output = True
         if self._first_answer_ns is None and (bears_answer or not bears_thought):
             self._first_answer_ns = stamp_ns
         self._count_chunk(chunk, num_ids)
-        plain = _only_text(chunk)
-        return plain[0] if plain is not None else None
 
     def take_message(self, chunk: Chunk, last_ns: int | None) -> None:
         """Count a whole answer, whose tokens have no times of their own but the last one's."""
@@ -252,25 +176,3 @@ class TokenTally:
             return
         self._chunk_tokens.append(count)
         self._counted_tokens += count
-
-
-def _only_text(chunk: Chunk) -> tuple[str, str] | None:
-    """Return field and text of a chunk that brings one text and nothing else that counts; None for any other."""
-    choices = chunk.choices or []
-    if chunk.usage is not None or chunk.error is not None or chunk.metrics or len(choices) != 1:
-        return None
-    choice = choices[0]
-    if choice.finish_reason or choice.token_ids is not None or choice.message is not None:
-        return None
-    texts = [("text", choice.text)]
-    if choice.delta is not None:
-        delta = choice.delta
-        if delta.refusal or delta.tool_calls or delta.function_call:
-            return None
-        texts += [
-            ("content", delta.content),
-            ("reasoning_content", delta.reasoning_content),
-            ("reasoning", delta.reasoning),
-        ]
-    given = [(field, text) for field, text in texts if text]
-    return given[0] if len(given) == 1 else None

@@ -9,9 +9,15 @@ this Protocol and pass one conformance suite: fast.py (raw sockets, kernel stamp
 from __future__ import annotations
 
 import dataclasses
+from array import array
+from collections.abc import Callable
 from typing import Protocol
 
+from distbench.core.openai_template import Template
 from distbench.core.records import ErrorKind, Stamp
+
+TemplateOf = Callable[[bytes | None, bytes], Template | None]
+"""Finds the template of a piece, from the piece ahead of it (None: it is the first) and itself; None where it has none."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,8 +82,10 @@ class Exchange:
         end_ns: Arrival of the last body byte, or the time of the failure.
         status: HTTP status; None where no head arrived.
         headers: Response headers, names in lower case; repeated ones joined by ", ".
-        body: Body bytes after transfer decoding, a piece per read (a read of several chunks is one piece).
-        stamps_ns: Arrival of each piece of body, same length; equal stamps mean nothing here, equal reads do.
+        body: Body bytes after transfer decoding, a piece per read (a read of several chunks is one piece), but for the repeats.
+        stamps_ns: Arrival of each piece, those of the repeats included; equal stamps mean nothing here, equal reads do.
+        repeats: (n, k): behind the first n pieces of body came k that differ in their text alone from one of them, and were not kept
+            (see Template); by ascending n. Told when the exchange has ended.
         complete: The body arrived whole.
         cut: We ended it (cancelled at a deadline or an interrupt); then error_kind is None.
         reads: Reads that brought bytes of the answer; bytes_received: their sum, heads and framing included (decrypted, under TLS).
@@ -95,7 +103,8 @@ class Exchange:
     status: int | None = None
     headers: dict[str, str] = dataclasses.field(default_factory=dict)
     body: list[bytes] = dataclasses.field(default_factory=list)
-    stamps_ns: list[int] = dataclasses.field(default_factory=list)
+    stamps_ns: array[int] = dataclasses.field(default_factory=lambda: array("q"))
+    repeats: list[tuple[int, int]] = dataclasses.field(default_factory=list)
     complete: bool = False
     cut: bool = False
     error_kind: ErrorKind | None = None

@@ -1,8 +1,8 @@
 """
 The connection that measures: a raw socket on the event loop, its reads stamped by the kernel (floor F2).
 
-The hot path is one callback per readable socket: recvmsg, two clocks, a dictionary look-up that knows a whole chunk when it sees
-one, two appends. Nothing is parsed, decoded or logged there, and nothing waits there. What the bytes mean is read later.
+The hot path is sweep.py, which reads many connections at a time and hands on what is not one whole chunk. What the bytes mean is
+read later; only what surrounds an answer's texts is learned from its first chunks, so that the others need not be kept.
 
 States: closed (no link), idle (link, no exchange), busy (link and exchange). In idle the reader stays registered, so that a server
 which closes a kept-alive connection is noticed before the next request, if the loop gets to it.
@@ -11,23 +11,24 @@ which closes a kept-alive connection is noticed before the next request, if the 
 from __future__ import annotations
 
 import asyncio
-from time import monotonic_ns, time_ns
+import functools
+from collections.abc import Callable
+from time import monotonic_ns
+from typing import Any
 
 from distbench.core.records import ErrorKind, Stamp
-from distbench.units import NS_PER_S
-from distbench.wire.base import Exchange, WireTarget
-from distbench.wire.chunked import WHOLE_CHUNK_LINES
+from distbench.wire.base import Exchange, TemplateOf, WireTarget
 from distbench.wire.connect import Dialer, Link
 from distbench.wire.deadlines import Deadlines, TokenSeen, any_body
 from distbench.wire.faults import WireFault, connection_fault, no_answer_fault
+from distbench.wire.repeats import Repeats
 from distbench.wire.response import ResponseReader
-from distbench.wire.stamps import ANCILLARY_BYTES, MAX_CLOCK_DRIFT_NS, ReadClock, unpack_timespec
+from distbench.wire.stamps import ANCILLARY_BYTES, ClockDistance, ReadClock
+from distbench.wire.sweep import READ_BYTES
 from distbench.wire.timer import LazyTimer
 from distbench.wire.tls import TlsPipe
 from distbench.wire.watch import Watch, watch_of
 
-_READ_BYTES = 16_384
-_line_of_whole_chunk = WHOLE_CHUNK_LINES.get
 # Reads that a reached limit may still take in, before it is judged by what the kernel had held back.
 _LATE_READS = 64
 
@@ -37,20 +38,31 @@ class FastConnection:
     One keep-alive connection on a raw socket; the Protocol and its promises are in wire/base.py.
 
     It belongs to one task of one event loop. The loop must offer add_reader (uvloop and the Unix loops do); see wire/watch.py.
+
+    Attributes:
+        recvmsg: The open socket's.
+        repeats: Of the response under way; None between requests.
     """
 
     __slots__ = (
         "_clock", "_deadlines", "_dialer", "_exchange", "_has_begun", "_link", "_loop", "_max_bytes", "_partial", "_preopened_ns", "_reader",
-        "_recvmsg", "_target", "_timer", "_tls", "_unsent", "_waiter", "_watch",
+        "_target", "_template_of", "_timer", "_tls", "_unsent", "_waiter", "_watch", "recvmsg", "repeats",
     )  # fmt: skip
+    recvmsg: Callable[[int, int], Any]
 
-    def __init__(self, target: WireTarget, token_seen: TokenSeen | None = None) -> None:
+    def __init__(
+        self,
+        target: WireTarget,
+        token_seen: TokenSeen | None = None,
+        template_of: TemplateOf | None = None,
+    ) -> None:
         """
         Prepare; nothing is opened.
 
         Args:
             target: Where to, and the limits.
             token_seen: Asked when a limit has been reached whether a token is among the body pieces; None: any byte is one.
+            template_of: Finds what the chunks of an answer have in common, so that one of them is kept; None: all are.
 
         Raises:
             PlanError: the URL or a header cannot be used.
@@ -59,6 +71,7 @@ class FastConnection:
         self._dialer = Dialer(target)
         self._deadlines = Deadlines(target.timeouts, token_seen or any_body)
         self._timer = LazyTimer(self._on_timer)
+        self._template_of = template_of
         self._max_bytes = target.max_response_bytes
         self._link: Link | None = None
         self._tls: TlsPipe | None = None
@@ -68,10 +81,11 @@ class FastConnection:
         self._exchange: Exchange | None = None
         self._partial: Exchange | None = None
         self._reader: ResponseReader | None = None
+        self.repeats: Repeats | None = None
         self._waiter: asyncio.Future[WireFault | None] | None = None
         self._unsent = b""
         self._has_begun = False
-        self._clock = ReadClock()
+        self._clock = ReadClock(_process_clocks())
 
     @property
     def connected(self) -> bool:
@@ -79,9 +93,12 @@ class FastConnection:
         return self._link is not None
 
     @property
-    def in_flight(self) -> Exchange | None:
-        """What is being received just now, to look at only; None between requests."""
-        return self._exchange
+    def received(self) -> tuple[int, int]:
+        """Reads and bytes so far of the answer that is being received just now; zeros between requests."""
+        exchange, reader = self._exchange, self._reader
+        if exchange is None or reader is None:
+            return 0, 0
+        return exchange.reads + reader.num_reads, exchange.bytes_received + reader.num_bytes
 
     async def connect(self) -> Exchange | None:
         """Open the connection ahead of the first request; None on success, else the failure."""
@@ -133,10 +150,11 @@ class FastConnection:
         exchange.connect_ns = monotonic_ns() - began_ns
         self._link = link
         self._tls = link.tls
-        self._recvmsg = link.sock.recvmsg
+        self.recvmsg = link.sock.recvmsg
         self._loop = asyncio.get_running_loop()
         self._watch = watch_of(self._loop)
-        self._watch.add(link.sock.fileno(), self._on_readable)
+        is_stream = link.tls is None and link.stamped
+        self._watch.add(link.sock.fileno(), self._on_readable, self if is_stream else None)
         return None
 
     async def _attempt(self, exchange: Exchange, request: bytes) -> WireFault | None:
@@ -144,7 +162,8 @@ class FastConnection:
         link, loop = self._link, self._loop
         if link is None or loop is None:  # closed by the peer between opening and sending
             return no_answer_fault(tls=self._dialer.head.is_tls)
-        self._reader = ResponseReader(exchange, self._max_bytes)
+        self._reader = ResponseReader(exchange, self._max_bytes, self._template_of)
+        self.repeats = self._reader.repeats
         self._has_begun = False
         self._waiter = waiter = loop.create_future()
         self._exchange = exchange
@@ -204,51 +223,31 @@ class FastConnection:
 
     def _on_readable(self) -> bool:
         """Take one read off the socket; return whether there were bytes. A full buffer's rest comes with the loop's next turn."""
-        recvmsg = self._recvmsg
         try:
-            data, ancillary, _, _ = recvmsg(_READ_BYTES, ANCILLARY_BYTES)
-        except (BlockingIOError, InterruptedError):
-            return False
+            data, ancillary, _, _ = self.recvmsg(READ_BYTES, ANCILLARY_BYTES)
         except OSError as error:
-            self._end(connection_fault(error))
+            self.take_error(error)
             return False
-        reader, clock = self._reader, self._clock
-        if ancillary:
-            # The usual case of clock.arrival_ns(), in place: the clocks as they were, and not the worst lag so far.
-            now_ns = monotonic_ns()
-            distance_ns = clock.distance_ns
-            seconds, nanoseconds = unpack_timespec(ancillary[0][2])
-            lag_ns = now_ns - distance_ns - seconds * NS_PER_S - nanoseconds
-            if (
-                0 < lag_ns <= clock.worst_lag_ns
-                and 0 <= distance_ns - now_ns + time_ns() <= MAX_CLOCK_DRIFT_NS
-            ):
-                stamp_ns = now_ns - lag_ns
-            else:
-                stamp_ns = clock.arrival_ns(ancillary)
-        else:
-            stamp_ns = clock.arrival_ns(ancillary)
+        return self.take_read(data, ancillary)
+
+    def take_error(self, error: OSError) -> None:
+        """Take the failure of a read; one that only says that nothing is there is none."""
+        if self._link is not None and not isinstance(error, BlockingIOError | InterruptedError):
+            self._end(connection_fault(error))
+
+    def take_read(self, data: bytes, ancillary: list[Any]) -> bool:
+        """Take what one read gave, right after it; return whether there were bytes of the response."""
+        stamp_ns = self._clock.arrival_ns(ancillary)
+        reader = self._reader
         if not data or reader is None:
             self._on_unexpected(data)
             return False
-        if reader.at_chunk and self._tls is None:
-            size = len(data)
-            line = _line_of_whole_chunk(size)
-            if (
-                line is not None
-                and data.startswith(line)
-                and data.endswith(b"\r\n")
-                and size <= reader.bytes_left
-            ):
-                # The usual case of reader.feed(), in place.
-                reader.body.append(data[len(line) : -2])
-                reader.stamps_ns.append(stamp_ns)
-                reader.bytes_left -= size
-                return True
-        if len(data) == _READ_BYTES and self._watch is not None and self._link is not None:
+        if len(data) == READ_BYTES and self._watch is not None and self._link is not None:
             self._watch.again(self._link.sock.fileno())
         if self._tls is not None:
             data = self._decrypt(data)
+        if data and reader.repeats.take(data, stamp_ns, -1):
+            return True
         if data and reader.feed(data, stamp_ns):
             self._end(reader.fault, stamp_ns)
         elif self._tls is not None and self._tls.closed:
@@ -320,15 +319,17 @@ class FastConnection:
         if exchange.end_ns is None:
             exchange.end_ns = monotonic_ns() if end_ns is None else end_ns
         reader, clock = self._reader, self._clock
-        self._exchange = self._reader = None
+        self._exchange = self._reader = self.repeats = None
         if reader is None:
             return
+        reader.tell_repeats()
         self._has_begun = reader.begun
         exchange.reads += reader.num_reads
         exchange.bytes_received += reader.num_bytes
         if exchange.reads:
             exchange.stamp = Stamp.USER if clock.is_user else Stamp.KERNEL
-            exchange.client_lag_ns = None if clock.worst_lag_ns < 0 else clock.worst_lag_ns
+            worst_lag_ns = max(clock.worst_lag_ns, reader.repeats.worst_lag_ns)
+            exchange.client_lag_ns = None if worst_lag_ns < 0 else worst_lag_ns
 
     def _drop_link(self) -> None:
         link, loop, watch = self._link, self._loop, self._watch
@@ -340,6 +341,12 @@ class FastConnection:
             self._unsent = b""
             loop.remove_writer(link.sock.fileno())
         link.sock.close()
+
+
+@functools.cache
+def _process_clocks() -> ClockDistance:
+    """Return the distance of the clocks, one for all connections: each would have to find a step of the wall clock out by itself."""
+    return ClockDistance()
 
 
 def _failed(exchange: Exchange, fault: WireFault) -> Exchange:

@@ -4,13 +4,19 @@ The bytes of one response, turned into head, body pieces and their times (floor 
 
 from __future__ import annotations
 
+from distbench.core.openai_template import Template
 from distbench.core.records import ErrorKind
-from distbench.wire.base import Exchange
+from distbench.wire.base import Exchange, TemplateOf
 from distbench.wire.chunked import WHOLE_CHUNK_LINES, ChunkDecoder, ChunkError
 from distbench.wire.faults import WireFault
 from distbench.wire.head import Framing, Head, HeadError, TlsSpokenError, end_of_head, parse_head
+from distbench.wire.repeats import Repeats
 
-_CR, _LF = b"\r\n"
+_line_of_whole_chunk = WHOLE_CHUNK_LINES.get
+# Bytes behind which the next event of a stream begins.
+_EVENT_ENDS = (b"\n\n", b"\n\r\n")
+# Pieces in a row of which a template was asked without a repeat behind them: then every chunk differs, and asking is given up.
+_MAX_USELESS_LESSONS = 8
 
 
 class ResponseReader:
@@ -18,30 +24,39 @@ class ResponseReader:
     Reads one response into an Exchange.
 
     Attributes:
-        begun: A byte of a response has come.
+        begun: A byte of the response has come.
         fault: What broke the response; None while all is well.
         reusable: The connection may carry another request after this response; set at its end.
-        at_chunk: The next byte begins a chunk. A read that is one whole chunk leaves the decoder as it was: its reader may then
-            append it to body and stamps_ns by itself, and take its length off bytes_left, which must not become negative.
+        repeats: Takes the reads that need not be fed; ask it first.
     """
 
     __slots__ = (
-        "_chunks", "_exchange", "_framing", "_head_bytes", "_keepalive", "_left", "_max_bytes",
-        "_num_other_pieces", "_num_other_reads", "at_chunk", "begun", "body", "bytes_left", "fault", "reusable", "stamps_ns",
+        "_at_chunk", "_chunks", "_exchange", "_framing", "_head_bytes", "_keepalive", "_left", "_lessons_left", "_max_bytes",
+        "_num_other_pieces", "_num_other_reads", "_num_repeats", "_template", "_template_of", "begun", "fault", "repeats", "reusable",
     )  # fmt: skip
 
-    def __init__(self, exchange: Exchange, max_bytes: int) -> None:
+    def __init__(self, exchange: Exchange, max_bytes: int, template_of: TemplateOf | None = None) -> None:
+        """
+        Begin a response.
+
+        Args:
+            exchange: Where to.
+            max_bytes: Longest response, framing included.
+            template_of: Finds what chunks have in common, so that all but the first need not be kept; None: all are.
+        """
         self._exchange = exchange
         self._max_bytes = max_bytes
-        self.bytes_left = max_bytes
+        self.repeats = Repeats(exchange.stamps_ns, max_bytes)
         self._num_other_reads = 0
         self._num_other_pieces = 0
-        self.body = exchange.body
-        self.stamps_ns = exchange.stamps_ns
-        self.at_chunk = False
+        self._num_repeats = 0
+        self._at_chunk = False  # the next byte begins a chunk
+        self._template_of = template_of
+        self._lessons_left = 0 if template_of is None else _MAX_USELESS_LESSONS
+        self._template: Template | None = None
         self._chunks: ChunkDecoder | None = None
         self._framing: Framing | None = None
-        self._head_bytes = bytearray()
+        self._head_bytes = b""
         self._keepalive = False
         self._left = 0
         self.begun = False
@@ -50,7 +65,7 @@ class ResponseReader:
 
     def feed(self, data: bytes, stamp_ns: int) -> bool:
         """
-        Take one read.
+        Take one read that is no repeat.
 
         Args:
             data: The bytes; not empty.
@@ -60,19 +75,26 @@ class ResponseReader:
             True where the response has ended, whole (complete is set) or broken (fault is set); feed no more then.
         """
         size = len(data)
-        self.bytes_left -= size
-        if self.at_chunk:
-            line = WHOLE_CHUNK_LINES.get(size)
-            if line is not None and data.startswith(line) and data[-1] == _LF and data[-2] == _CR:
+        self.repeats.bytes_left -= size
+        if self._at_chunk:
+            line = _line_of_whole_chunk(size)
+            if line is not None and data.startswith(line) and data.endswith(b"\r\n"):
                 # One whole chunk and nothing else: the decoder's state is the same behind it as before.
-                self.body.append(data[len(line) : -2])
-                self.stamps_ns.append(stamp_ns)
-                return self.bytes_left < 0 and self._end_too_long()
+                self._keep(data[len(line) : -2], stamp_ns)
+                return self.repeats.bytes_left < 0 and self._end_too_long()
         self._num_other_reads += 1
-        num_pieces = len(self.body)
+        num_pieces = len(self._exchange.body)
         has_ended = (self._feed_head if self._framing is None else self._feed_body)(data, stamp_ns)
-        self._num_other_pieces += len(self.body) - num_pieces
-        return has_ended or (self.bytes_left < 0 and self._end_too_long())
+        self._num_other_pieces += len(self._exchange.body) - num_pieces
+        return has_ended or (self.repeats.bytes_left < 0 and self._end_too_long())
+
+    def tell_repeats(self) -> None:
+        """Tell the exchange of the repeats behind the last piece."""
+        exchange = self._exchange
+        num_repeats = len(exchange.stamps_ns) - len(exchange.body) - self._num_repeats
+        if num_repeats:
+            exchange.repeats.append((len(exchange.body), num_repeats))
+            self._num_repeats += num_repeats
 
     def end_of_input(self) -> None:
         """Take the end of the connection: it completes a body that runs to it, and cuts any other."""
@@ -89,13 +111,13 @@ class ResponseReader:
 
     @property
     def num_reads(self) -> int:
-        """Number of times that feed() was called: each whole chunk was one, the others were counted."""
-        return len(self.body) - self._num_other_pieces + self._num_other_reads
+        """Number of reads taken: each whole chunk was one, the others were counted."""
+        return len(self._exchange.stamps_ns) - self._num_other_pieces + self._num_other_reads
 
     @property
     def num_bytes(self) -> int:
         """Number of bytes fed, framing included."""
-        return self._max_bytes - self.bytes_left
+        return self._max_bytes - self.repeats.bytes_left
 
     def _end_too_long(self) -> bool:
         text = f"the answer is longer than this client's own cap of {self._max_bytes} bytes"
@@ -107,19 +129,19 @@ class ResponseReader:
         exchange = self._exchange
         if exchange.first_byte_ns is None:
             exchange.first_byte_ns = stamp_ns
-        self._head_bytes += data
+        self._head_bytes = data = self._head_bytes + data
         try:
-            end = end_of_head(self._head_bytes)
+            end = end_of_head(data)
             while end >= 0:
-                head = parse_head(bytes(self._head_bytes[:end]))
-                del self._head_bytes[:end]
+                head = parse_head(data[:end])
+                self._head_bytes = data = data[end:]
                 if head.status >= 200:
                     return self._begin_body(head, stamp_ns)
                 if head.status == 101:
                     raise HeadError("the server switched to another protocol")
                 # An interim response is no part of the answer; the final one begins with the bytes behind it.
-                exchange.first_byte_ns = stamp_ns if self._head_bytes else None
-                end = end_of_head(self._head_bytes) if self._head_bytes else -1
+                exchange.first_byte_ns = stamp_ns if data else None
+                end = end_of_head(data) if data else -1
         except HeadError as error:
             kind = ErrorKind.TLS if isinstance(error, TlsSpokenError) else ErrorKind.PROTOCOL
             self.fault = WireFault(kind, str(error))
@@ -135,9 +157,8 @@ class ResponseReader:
         self._left = head.length or 0
         if head.framing is Framing.CHUNKED:
             self._chunks = ChunkDecoder()
-            self.at_chunk = True
-        rest = bytes(self._head_bytes)
-        self._head_bytes.clear()
+            self._at_chunk = True
+        rest, self._head_bytes = self._head_bytes, b""
         if head.framing is Framing.NONE or head.length == 0:
             return self._end(rest)
         return self._feed_body(rest, stamp_ns) if rest else False
@@ -159,14 +180,33 @@ class ResponseReader:
         except ChunkError as error:
             self.fault = WireFault(ErrorKind.PROTOCOL, f"broken chunked body: {error}")
             return True
-        self.at_chunk = chunks.at_border
+        self._at_chunk = chunks.at_border
         if piece:
             self._keep(piece, stamp_ns)
+        elif not self._at_chunk:
+            self.repeats.expect(None)
         return self._end(chunks.surplus) if chunks.done else False
 
     def _keep(self, piece: bytes, stamp_ns: int) -> None:
-        self.body.append(piece)
-        self.stamps_ns.append(stamp_ns)
+        """Keep a piece, and learn from it what those behind it may have in common with it."""
+        body = self._exchange.body
+        if self._template_of is not None:
+            self._learn(self._template_of, body[-1] if body else None, piece)
+        body.append(piece)
+        self._exchange.stamps_ns.append(stamp_ns)
+
+    def _learn(self, template_of: TemplateOf, before: bytes | None, piece: bytes) -> None:
+        body = self._exchange.body
+        if len(self._exchange.stamps_ns) > len(body) + self._num_repeats:
+            self.tell_repeats()
+            self._lessons_left = _MAX_USELESS_LESSONS
+            before = None  # a repeat was ahead of it, which is a whole event
+        if self._lessons_left:
+            self._lessons_left -= 1
+            self._template = template_of(before, piece) or self._template
+        # Within a chunk or an event nothing is a repeat, whatever it looks like.
+        is_at_border = self._at_chunk and piece.endswith(_EVENT_ENDS)
+        self.repeats.expect(self._template if is_at_border else None)
 
     def _end(self, surplus: bytes) -> bool:
         # Bytes behind a whole answer spoil the connection, not the answer.

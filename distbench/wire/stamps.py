@@ -14,8 +14,11 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from time import monotonic_ns, time_ns
 from typing import Any
+
+import numpy as np
 
 from distbench.units import NS_PER_S
 
@@ -32,6 +35,9 @@ unpack_timespec = struct.Struct("qq").unpack
 """Seconds and nanoseconds of CLOCK_REALTIME from the data of a stamp."""
 
 _SO_TIMESTAMPNS = 35
+_NO_STAMP = bytes(16)
+# Stamps below which numpy costs more than it saves.
+_FEW = 12
 _CAREFUL_READINGS = 5
 _WARM_UP_TRIES = 40
 _WARM_UP_PAUSE_S = 0.0005
@@ -100,6 +106,52 @@ def monotonic_minus_realtime_ns() -> int:
     return best_ns
 
 
+class ClockDistance:
+    """
+    How far CLOCK_MONOTONIC is ahead of CLOCK_REALTIME, measured with care once and checked whenever it is asked for.
+
+    Attributes:
+        now_ns: The distance, as found last.
+    """
+
+    __slots__ = ("now_ns",)
+
+    def __init__(self) -> None:
+        self.now_ns = monotonic_minus_realtime_ns()
+
+    def check(self) -> int:
+        """Return the distance, measured again where a single reading shows that it has changed (a step of the wall clock)."""
+        # Losing the core between the two clock readings can only make their distance look too small.
+        distance_ns = monotonic_ns() - time_ns()
+        if distance_ns > self.now_ns:
+            self.now_ns = distance_ns
+        elif self.now_ns - distance_ns > MAX_CLOCK_DRIFT_NS:
+            self.now_ns = monotonic_minus_realtime_ns()
+        return self.now_ns
+
+
+def arrivals_ns(ancillaries: Sequence[list[Any]], distance_ns: int) -> list[int]:
+    """
+    Return the kernel's stamps of several reads on CLOCK_MONOTONIC.
+
+    Args:
+        ancillaries: What each recvmsg gave beside the bytes.
+        distance_ns: CLOCK_MONOTONIC minus CLOCK_REALTIME.
+
+    Returns:
+        Same length; where a read bore no stamp, a time that is not plausible.
+    """
+    stamps = [ancillary[0][2] if ancillary else _NO_STAMP for ancillary in ancillaries]
+    if len(stamps) < _FEW:
+        return [
+            seconds * NS_PER_S + (nanoseconds + distance_ns)
+            for seconds, nanoseconds in map(unpack_timespec, stamps)
+        ]
+    pairs = np.frombuffer(b"".join(stamps), np.int64)
+    moved: list[int] = (pairs[::2] * NS_PER_S + (pairs[1::2] + distance_ns)).tolist()
+    return moved
+
+
 class ReadClock:
     """
     Tells for each read of one connection when its bytes arrived.
@@ -107,13 +159,13 @@ class ReadClock:
     Attributes:
         is_user: At least one read since reset() bore no believable kernel stamp.
         worst_lag_ns: Longest delay between a kernel stamp and its reading since reset(); -1 where there was none.
-        distance_ns: CLOCK_MONOTONIC minus CLOCK_REALTIME as now known.
     """
 
-    __slots__ = ("distance_ns", "is_user", "worst_lag_ns")
+    __slots__ = ("_distance", "is_user", "worst_lag_ns")
 
-    def __init__(self) -> None:
-        self.distance_ns = monotonic_minus_realtime_ns()
+    def __init__(self, distance: ClockDistance | None = None) -> None:
+        """Prepare; connections of one process may share the distance of its clocks."""
+        self._distance = ClockDistance() if distance is None else distance
         self.is_user = False
         self.worst_lag_ns = -1
 
@@ -131,14 +183,8 @@ class ReadClock:
         """
         now_ns = monotonic_ns()
         if ancillary:
-            # Losing the core between the two clock readings can only make their distance look too small.
-            distance_ns = now_ns - time_ns()
-            if distance_ns > self.distance_ns:
-                self.distance_ns = distance_ns
-            elif self.distance_ns - distance_ns > MAX_CLOCK_DRIFT_NS:
-                self.distance_ns = monotonic_minus_realtime_ns()
             seconds, nanoseconds = unpack_timespec(ancillary[0][2])
-            lag_ns: int = now_ns - (seconds * NS_PER_S + nanoseconds + self.distance_ns)
+            lag_ns: int = now_ns - (seconds * NS_PER_S + nanoseconds + self._distance.check())
             if -MAX_CLOCK_DRIFT_NS <= lag_ns <= MAX_PLAUSIBLE_LAG_NS:
                 if lag_ns > self.worst_lag_ns:
                     self.worst_lag_ns = lag_ns

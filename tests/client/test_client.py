@@ -376,3 +376,15 @@ def test_health_samples_tell_how_full_the_client_was() -> None:
     assert sum(sample["output_tokens"] for sample in samples) == 24 * 20
     assert sum(sample["requests_done"] for sample in samples) == 24
     assert sum(sample["turnarounds"] for sample in samples) == 16
+
+
+def test_the_tokens_of_an_answer_under_way_are_in_the_progress() -> None:
+    """One answer of 3 s: what was read of it so far counts, not only what has ended."""
+    with LoadServer(stream(30, 0.1)) as server:
+        result = run_level(client_setup(server.url), order(level(connections=1, requests=1)))
+    under_way = [each.output_tokens for each in result.progress if not each.ok]
+    assert max(under_way) >= 15
+    assert under_way == sorted(under_way)
+    samples = [sample["reads"] for sample in result.health]
+    assert len(samples) >= 3
+    assert all(5 <= reads <= 15 for reads in samples[:2])

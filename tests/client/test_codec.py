@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from array import array
 from typing import Any
 
 import pytest
@@ -51,12 +52,16 @@ def test_a_wire_failure_is_the_answers_failure_unless_the_server_told_of_one() -
     """The server's own word says more."""
     codec = Codec(settings())
     broken = Exchange(
-        status=200, error_kind=ErrorKind.RESET, error_text="reset", body=[event("a")], stamps_ns=[5]
+        status=200,
+        error_kind=ErrorKind.RESET,
+        error_text="reset",
+        body=[event("a")],
+        stamps_ns=array("q", [5]),
     )
     answer = codec.read(broken)
-    assert (answer.error_kind, answer.error_text, answer.chunk_ns) == (ErrorKind.RESET, "reset", [5])
+    assert (answer.error_kind, answer.error_text, list(answer.chunk_ns)) == (ErrorKind.RESET, "reset", [5])
     told = b'data: {"error":{"message":"engine died","code":500}}\n\n'
-    answer = codec.read(dataclasses.replace(broken, body=[event("a"), told], stamps_ns=[5, 6]))
+    answer = codec.read(dataclasses.replace(broken, body=[event("a"), told], stamps_ns=array("q", [5, 6])))
     assert answer.error_kind is ErrorKind.STREAM_ERROR
 
 
@@ -72,7 +77,7 @@ def test_columns_of_a_stream_hold_its_chunk_times_and_the_servers_own_times() ->
     """VLLM's per-request metrics are milliseconds; the columns are microseconds."""
     usage = b'data: {"choices":[],"metrics":{"time_to_first_token_ms":8.5,"queue_time_ms":0.02}}\n\n'
     exchange = Exchange(
-        status=200, complete=True, body=[event("a"), usage, last_events(1)], stamps_ns=[5, 6, 7]
+        status=200, complete=True, body=[event("a"), usage, last_events(1)], stamps_ns=array("q", [5, 6, 7])
     )
     codec = Codec(settings())
     columns = codec.columns(codec.read(exchange))
@@ -89,7 +94,11 @@ def test_columns_of_a_whole_answer_have_no_chunk_times() -> None:
     """Null, not an empty list: it was not a stream."""
     body = b'{"choices":[{"index":0,"message":{"content":"a"},"finish_reason":"stop"}],"usage":{"prompt_tokens":1,"completion_tokens":2}}'
     exchange = Exchange(
-        status=200, complete=True, body=[body], stamps_ns=[9], headers={"content-type": "application/json"}
+        status=200,
+        complete=True,
+        body=[body],
+        stamps_ns=array("q", [9]),
+        headers={"content-type": "application/json"},
     )
     codec = Codec(settings(stream=False))
     columns = codec.columns(codec.read(exchange))

@@ -26,7 +26,7 @@ def test_first_token_is_the_first_with_content() -> None:
         (242, DONE),
     )
     assert (answer.error_kind, answer.first_token_ns, answer.first_answer_ns) == (None, 214 * MS, 214 * MS)
-    assert (answer.last_token_ns, answer.chunk_ns) == (234 * MS, [214 * MS, 234 * MS])
+    assert (answer.last_token_ns, list(answer.chunk_ns)) == (234 * MS, [214 * MS, 234 * MS])
     assert (answer.prompt_tokens, answer.completion_tokens, answer.token_source) == (9, 2, TokenSource.USAGE)
     assert (answer.finish_reason, answer.text, answer.chunk_tokens) == ("stop", "AB", None)
 
@@ -137,7 +137,7 @@ def test_steps_of_usage_are_tokens_of_chunks() -> None:
     ]
     answer = read(*chunks, STOP, DONE)
     assert (answer.chunk_tokens, answer.completion_tokens) == ([1, 4, 4, 2], 11)
-    assert answer.chunk_ns == [100 * MS, 140 * MS, 180 * MS, 200 * MS]
+    assert list(list(answer.chunk_ns)) == [100 * MS, 140 * MS, 180 * MS, 200 * MS]
 
 
 def test_one_chunk_without_its_count_makes_all_unknown() -> None:
@@ -154,7 +154,7 @@ def test_token_ids_count_tokens() -> None:
 
     answer = read((1, chunk("a", [5])), (2, chunk("", [6])), (3, chunk("bc", [7, 8])), STOP)
     assert (answer.completion_tokens, answer.token_source) == (4, TokenSource.TOKEN_IDS)
-    assert (answer.chunk_tokens, answer.chunk_ns) == ([1, 1, 2], [1 * MS, 2 * MS, 3 * MS])
+    assert (answer.chunk_tokens, list(answer.chunk_ns)) == ([1, 1, 2], [1 * MS, 2 * MS, 3 * MS])
 
 
 def test_without_usage_the_chunks_are_counted() -> None:
@@ -225,7 +225,7 @@ def test_choices_of_one_chunk_are_one_arrival() -> None:
     """With n > 1 each event counts once; calls of different choices are different calls."""
     both = {"choices": [{"index": i, "delta": {"tool_calls": [{"index": 0}]}} for i in (0, 1)]}
     answer = read((5, both), STOP, {"choices": [], "usage": {"completion_tokens": 10}})
-    assert (answer.chunk_ns, answer.tool_calls, answer.completion_tokens) == ([5 * MS], 2, 10)
+    assert (list(answer.chunk_ns), answer.tool_calls, answer.completion_tokens) == ([5 * MS], 2, 10)
 
 
 STREAM = b"".join([event(A), event(delta(content="b")), event(STOP), DONE])

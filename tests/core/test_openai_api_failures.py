@@ -136,7 +136,7 @@ def test_whole_answer_has_no_token_times_but_the_last() -> None:
     answer = read((200, body[:20]), (2000, body[20:]), streaming=False)
     assert (answer.error_kind, answer.first_token_ns, answer.first_answer_ns) == (None, None, None)
     assert (answer.last_token_ns, answer.completion_tokens, answer.tool_calls) == (2000 * MS, 40, 2)
-    assert (answer.chunk_ns, answer.chunk_tokens, answer.text) == ([], None, "hi")
+    assert (list(answer.chunk_ns), answer.chunk_tokens, answer.text) == ([], None, "hi")
 
 
 WHOLE = [

@@ -3,66 +3,14 @@
 from __future__ import annotations
 
 import itertools
-import json
-from collections.abc import Sequence
-from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from distbench.core.openai_api import AnswerReader, read_answer
 from distbench.core.records import MAX_ERROR_TEXT, ErrorKind
-from tests.core.answers import DONE, MS, STOP, event, read
+from tests.core.answers import read
 from tests.wire.support import DATA
-
-
-def plain_stream(texts: Sequence[str], **extra: Any) -> list[bytes]:
-    """Return a vLLM-like stream of these texts, one event a piece."""
-    base = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
-    chunks = [
-        {
-            **base,
-            "choices": [{"index": 0, "delta": {"content": t}, "logprobs": None, "finish_reason": None}],
-            **extra,
-        }
-        for t in texts
-    ]
-    return [
-        *[
-            b"data: " + json.dumps(c, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-            for c in chunks
-        ],
-        event(STOP),
-        DONE,
-    ]
-
-
-_TEXTS = st.lists(
-    st.text(max_size=6)
-    | st.sampled_from(["", '"', "\\", '","x":"', "\n", "content", '"content":"', " a", "日"]),
-    max_size=12,
-)
-
-
-@given(texts=_TEXTS, glue=st.lists(st.booleans(), max_size=16), end=st.sampled_from([b"\n\n", b"\r\n\r\n"]))
-@settings(max_examples=80, deadline=None)
-@example(texts=["a", "b", '"c', "d\\", "e"], glue=[], end=b"\n\n")
-def test_recognised_chunks_are_read_as_decoded_ones(texts: list[str], glue: list[bool], end: bytes) -> None:
-    """Chunks known by their frame give text and times as decoding would, whatever the text and however bundled."""
-    pieces = [piece.replace(b"\n\n", end) for piece in plain_stream(texts)]
-    expected = [i for i, text in enumerate(texts) if text]
-    answer = read(*((i / MS, piece) for i, piece in enumerate(pieces)))
-    assert answer.chunk_ns == expected
-    assert answer.text == "".join(texts).encode("utf-8", "replace").decode("utf-8", "replace")
-    bundled: list[bytes] = []
-    for piece, is_glued in itertools.zip_longest(pieces, glue[: len(pieces)], fillvalue=False):
-        if is_glued and bundled:
-            bundled[-1] += piece  # type: ignore[operator]
-        else:
-            bundled.append(piece)  # type: ignore[arg-type]
-    assert read(*bundled).text == answer.text
-    assert read(*bundled).completion_tokens == answer.completion_tokens
-
 
 CAPTURES = sorted(path.name for path in DATA.glob("*.response"))
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 import uvloop
 
 from distbench.core.openai_api import Answer, read_answer, token_seen
-from distbench.wire.base import Connection, Exchange, Timeouts, WireTarget
+from distbench.wire.base import Connection, Exchange, TemplateOf, Timeouts, WireTarget
 from distbench.wire.factory import open_connection
 from tests.support.scripted import Response, Seen, scripted_server
 
@@ -32,10 +32,10 @@ def run(coroutine: Coroutine[Any, Any, T], limit_s: float = 20.0) -> T:
     return result
 
 
-def connection(kind: Kind, url: str, **settings: Any) -> Connection:
+def connection(kind: Kind, url: str, template_of: TemplateOf | None = None, **settings: Any) -> Connection:
     """Return a connection that tells tokens by the API's rules."""
     settings.setdefault("timeouts", Timeouts(connect_s=5.0))
-    return open_connection(kind, WireTarget(url=url, **settings), token_seen)
+    return open_connection(kind, WireTarget(url=url, **settings), token_seen, template_of)
 
 
 async def ask(kind: Kind, *script: Response, times: int = 1, **settings: Any) -> tuple[list[Exchange], Seen]:
@@ -63,6 +63,7 @@ def answer_of(exchange: Exchange, *, streaming: bool = True) -> Answer:
         stamps_ns=exchange.stamps_ns,
         complete=exchange.complete,
         streaming=streaming,
+        repeats=exchange.repeats,
         keep_text=True,
     )
 

@@ -84,7 +84,7 @@ def test_framing_gives_the_body_and_the_connection_back(
         assert (exchange.error_kind, exchange.status, exchange.complete) == (None, 200, True)
         assert b"".join(exchange.body) == TEXT
         assert len(exchange.body) == len(exchange.stamps_ns)
-        assert exchange.stamps_ns == sorted(exchange.stamps_ns)
+        assert list(exchange.stamps_ns) == sorted(exchange.stamps_ns)
         answer = answer_of(exchange)
         assert (answer.error_kind, answer.completion_tokens, answer.text) == (None, 1, "hi")
         assert (exchange.attempts, exchange.reconnects) == (1, 0)

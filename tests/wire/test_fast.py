@@ -18,7 +18,7 @@ from distbench.errors import PlanError
 from distbench.wire import connect, stamps
 from distbench.wire.base import Timeouts, WireTarget
 from distbench.wire.fast import FastConnection
-from distbench.wire.stamps import ANCILLARY_BYTES, MAX_PLAUSIBLE_LAG_NS, ReadClock
+from distbench.wire.stamps import ANCILLARY_BYTES, MAX_PLAUSIBLE_LAG_NS, ReadClock, arrivals_ns
 from tests.support.scripted import Act, Step, chunked, head, scripted_server, stream, whole
 from tests.wire.support import BODY, answer_of, ask, ask_once, connection, run
 
@@ -398,3 +398,17 @@ def test_target_that_cannot_be_used_is_a_bad_plan(url: str, headers: tuple[tuple
 def test_secrets_do_not_show_in_repr() -> None:
     """The headers of a target are not in its repr (C57)."""
     assert "s3cret" not in repr(WireTarget(url="http://h/v1", headers=(("Authorization", "Bearer s3cret"),)))
+
+
+@pytest.mark.parametrize("count", [1, 5, 100])
+def test_stamps_of_many_reads_are_those_of_each(count: int) -> None:
+    """Few are reckoned one by one and many at a time; a read without a stamp gets a time that nobody believes."""
+    distance_ns = -1_700_000_000_000_000_000
+    wall_ns = [1_700_000_001_000_000_000 + 7 * number for number in range(count)]
+    ancillaries: list[list[tuple[int, int, bytes]]] = [
+        [(1, 35, struct.pack("qq", *divmod(each, 1_000_000_000)))] for each in wall_ns
+    ]
+    expected = [1_000_000_000 + 7 * number for number in range(count)]
+    assert arrivals_ns(ancillaries, distance_ns) == expected
+    ancillaries[0] = []
+    assert arrivals_ns(ancillaries, distance_ns) == [distance_ns, *expected[1:]]

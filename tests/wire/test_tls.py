@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
@@ -67,7 +68,7 @@ def test_trusted_server_is_read_on_one_connection(
     run(go())
 
 
-def failed(kind: Kind, url: str, **settings: object) -> Exchange:
+def failed(kind: Kind, url: str, **settings: Any) -> Exchange:
     """Return the exchange of one request."""
 
     async def go() -> Exchange:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import uvloop
 
+from distbench.wire import stamps
 from distbench.wire.watch import EpollWatch, LoopWatch, watch_of
 
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [uvloop.new_event_loop, asyncio.new_event_loop]
@@ -47,6 +49,106 @@ class Reader:
             return False
         self.reads.append(data)
         return bool(data)
+
+
+class Repeats:
+    """Takes every read that is no "!" for a repeat, and keeps its times."""
+
+    def __init__(self) -> None:
+        self.taken: list[tuple[bytes, int, int]] = []
+
+    def take(self, data: bytes, stamp_ns: int, lag_ns: int) -> bool:
+        if data != b"!":
+            self.taken.append((data, stamp_ns, lag_ns))
+        return data != b"!"
+
+
+class Stream:
+    """A stream on a TCP socket of its own."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, watch: EpollWatch) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            self.ours = socket.create_connection(listener.getsockname())
+            self.peer, _ = listener.accept()
+        self.ours.setblocking(False)
+        assert stamps.enable(self.ours)
+        self.recvmsg: Any = self.ours.recvmsg
+        self.repeats: Any = Repeats()
+        self.others: list[Any] = []
+        watch.add(self.ours.fileno(), self.on_readable, self)
+
+    def on_readable(self) -> bool:
+        data = self.ours.recv(100)
+        self.others.append(data)
+        return bool(data)
+
+    def take_read(self, data: bytes, ancillary: list[Any]) -> bool:
+        if self.repeats is None:
+            raise RuntimeError("a bug")
+        self.others.append((data, len(ancillary)))
+        return True
+
+    def take_error(self, error: OSError) -> None:
+        self.others.append(type(error))
+
+    def close(self, watch: EpollWatch) -> None:
+        watch.remove(self.ours.fileno())
+        self.ours.close()
+        self.peer.close()
+
+
+def fail(error: Exception) -> Callable[..., Any]:
+    """Return a function that raises."""
+
+    def call(*_: Any) -> Any:
+        raise error
+
+    return call
+
+
+def test_streams_are_read_together_and_each_read_has_its_own_time(loop: asyncio.AbstractEventLoop) -> None:
+    """Forty streams, more than one sweep takes; arrival and lag are those of the kernel's stamp."""
+    stamps.keep_stamping()
+    watch = EpollWatch(loop)
+    streams = [Stream(loop, watch) for _ in range(40)]
+    before_ns = time.monotonic_ns()
+    for number, stream in enumerate(streams):
+        stream.peer.send(b"%d" % number)
+    sent_ns = time.monotonic_ns()
+    time.sleep(0.03)
+    turn(loop)
+    now_ns = time.monotonic_ns()
+    for number, stream in enumerate(streams):
+        ((data, stamp_ns, lag_ns),) = stream.repeats.taken
+        assert data == b"%d" % number
+        assert before_ns - 100_000 <= stamp_ns <= sent_ns + 5_000_000
+        assert 20_000_000 < lag_ns <= now_ns - stamp_ns
+        assert stream.others == []
+        stream.close(watch)
+
+
+def test_what_is_no_repeat_goes_to_the_stream_and_a_fault_costs_no_other(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    """An odd read with its stamp, a failed one, one whose stream has a bug, a peer that closed, and two plain ones around them."""
+    stamps.keep_stamping()
+    told: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda _, context: told.append(context))
+    watch = EpollWatch(loop)
+    first, odd, failed, bug, closed, last = streams = [Stream(loop, watch) for _ in range(6)]
+    failed.recvmsg = fail(ConnectionResetError())
+    bug.repeats = None
+    for stream in streams:
+        stream.peer.send(b"!" if stream is odd else b"x")
+    closed.peer.shutdown(socket.SHUT_WR)
+    turn(loop)
+    assert [data for data, _, _ in first.repeats.taken + last.repeats.taken] == [b"x", b"x"]
+    assert odd.others == [(b"!", 1)]
+    assert failed.others == [ConnectionResetError]
+    assert closed.others == [b"x", b""]
+    assert [str(context["exception"]) for context in told] == ["a bug"]
+    for stream in streams:
+        stream.close(watch)
 
 
 def turn(loop: asyncio.AbstractEventLoop, seconds: float = 0.02) -> None:
