@@ -18,6 +18,8 @@ around another text without quote, backslash, CR and LF means the same.
 
 # Reasoning and answer have one each, and so has each of several models.
 _NUM_KNOWN = 4
+# Single bytes as numbers: the test for one is much faster than for a string of length one.
+_QUOTE, _BACKSLASH, _LF, _CR = b'"\\\n\r'
 _MARK = "\x7f~mark~"
 _EVENT_ENDS = (b"\n\n", b"\n\r\n")
 _FRAMINGS = tuple((start, end) for start in (b"data: ", b"data:") for end in (b"\n\n", b"\r\n\r\n"))
@@ -87,7 +89,7 @@ class TemplateFinder:
 
 def is_plain(text: bytes) -> bool:
     """Tell whether a JSON string's content is not empty and cannot end the string, escape or break the line."""
-    return bool(text) and not (b'"' in text or b"\\" in text or b"\n" in text or b"\r" in text)
+    return bool(text) and not (_QUOTE in text or _BACKSLASH in text or _LF in text or _CR in text)
 
 
 def _around_text(data: bytes) -> tuple[bytes, bytes] | None:

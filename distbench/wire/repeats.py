@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from array import array
 
-from distbench.core.openai_template import Template
+from distbench.core.openai_template import Template, is_plain
 from distbench.wire.chunked import WHOLE_CHUNK_LINES
 
-# Single bytes as numbers: the test for one is much faster than for a string of length one.
-_QUOTE, _BACKSLASH, _LF, _CR = b'"\\\n\r'
+# No chunk begins with a line that is no size.
+_NOTHING = b"nothing\r\n"
 # Texts that were found to be plain; most of a language's tokens come again and again.
 _plain: set[bytes] = set()
 _MAX_PLAIN = 8_192
@@ -95,13 +95,9 @@ class Repeats:
         return beginning
 
 
-# No chunk begins with a line that is no size.
-_NOTHING = b"nothing\r\n"
-
-
 def _is_plain(text: bytes) -> bool:
-    """Tell whether a JSON string's content is not empty and cannot end the string, escape or break the line."""
-    if not text or _QUOTE in text or _BACKSLASH in text or _LF in text or _CR in text:
+    """Tell whether a text is plain, and remember it if so."""
+    if not is_plain(text):
         return False
     if len(_plain) < _MAX_PLAIN:
         _plain.add(text)
