@@ -91,7 +91,7 @@ class Finisher:
         work.body = b""
         was_idle = not self._unread
         self._unread.append(_Unread(work, exchange, connection, target, cut))
-        self._unread_bytes += exchange.bytes_received
+        self._unread_bytes += exchange.held_bytes
         if was_idle:
             self._on_added()
 
@@ -100,7 +100,7 @@ class Finisher:
         unread = self._unread
         while unread:
             entry = unread.popleft()
-            self._unread_bytes -= entry.exchange.bytes_received
+            self._unread_bytes -= entry.exchange.held_bytes
             self._read(entry)
             if monotonic_ns() >= until_ns:
                 break

@@ -117,6 +117,13 @@ class Exchange:
     client_lag_ns: int | None = None
     local_address: str | None = None
 
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the answer takes: its kept pieces at the mean size of all, and its stamps."""
+        num_pieces = len(self.stamps_ns)
+        kept = self.bytes_received * len(self.body) // num_pieces if num_pieces else self.bytes_received
+        return kept + self.stamps_ns.itemsize * num_pieces
+
 
 class Connection(Protocol):
     """One keep-alive HTTP connection with at most one request in flight; owned by one task of one event loop."""

@@ -91,6 +91,18 @@ def test_repeats_do_not_pass_the_cap() -> None:
     assert (reader.fault.kind, exchange.repeats) == (ErrorKind.CLIENT_LIMIT, [(1, 4)])
 
 
+def test_an_answer_of_repeats_is_small() -> None:
+    """Of 1,000 tokens one is kept, and 8 bytes for the time of each: not the quarter of a megabyte that came."""
+    reads = [HEAD] + [framed(event("a"))] * 1_000
+    small, reader = read(reads, TemplateFinder())
+    small.bytes_received = reader.num_bytes
+    whole, reader = read(reads, None)
+    whole.bytes_received = reader.num_bytes
+    size = len(framed(event("a")))
+    assert 8_000 + size <= small.held_bytes < 8_000 + 2 * size
+    assert whole.held_bytes == 8_000 + len(HEAD) + 1_000 * size
+
+
 _TEXTS = st.lists(
     st.text(max_size=6)
     | st.sampled_from(["", '"', "\\", '","x":"', "\n", "content", '"content":"', " a", "日", "b", "c"]),
