@@ -39,9 +39,10 @@ class Decoder(Protocol):
 
 def coding_of(headers: Mapping[str, str]) -> str | None:
     """Return the value of Content-Encoding in lower case; None for identity."""
-    if "content-encoding" not in headers:
+    value = headers.get("content-encoding")
+    if value is None:
         return None
-    codings = [part.strip().lower() for part in headers.get("content-encoding", "").split(",")]
+    codings = [part.strip().lower() for part in value.split(",")]
     codings = [coding for coding in codings if coding not in ("", "identity")]
     return ", ".join(codings) or None
 

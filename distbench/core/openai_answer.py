@@ -51,7 +51,7 @@ def read_answer(
         stamp += before - piece
         reader.feed_alike(stamps_ns[stamp : stamp + count])
         piece, stamp = before, stamp + count
-    reader.feed(body[piece:] if piece else body, stamps_ns[stamp:] if stamp else stamps_ns)
+    reader.feed(body[piece:], stamps_ns[stamp:])
     return reader.finish(complete=complete)
 
 
@@ -183,18 +183,14 @@ class AnswerReader:
     def _take_event(self, event: SseEvent) -> None:
         self._num_events += 1
         data = event.data
-        if data.startswith(b"{") and not event.name:  # by far the most
-            self._take_json(data, event.stamp_ns)
-            return
         if event.name == b"error":
             self._blame(*stream_error(body_text(data) or "an error event without a text"))
-            return
-        if not data or data.isspace():
-            return
-        if data.strip() == b"[DONE]":
+        elif data.startswith(b"{"):  # by far the most
+            self._take_json(data, event.stamp_ns)
+        elif data.strip() == b"[DONE]":
             self._is_done = True
-            return
-        self._take_json(data, event.stamp_ns)
+        elif data.strip():
+            self._take_json(data, event.stamp_ns)
 
     def _take_json(self, data: bytes, stamp_ns: int) -> None:
         try:

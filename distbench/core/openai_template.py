@@ -16,12 +16,14 @@ What surrounds the text of a piece of body: all ahead of it; all behind it, with
 around another text without quote, backslash, CR and LF means the same.
 """
 
+EVENT_ENDS = (b"\n\n", b"\n\r\n")
+"""Bytes behind which the next event of a stream begins."""
+
 # Reasoning and answer have one each, and so has each of several models.
 _NUM_KNOWN = 4
 # Single bytes as numbers: the test for one is much faster than for a string of length one.
 _QUOTE, _BACKSLASH, _LF, _CR = b'"\\\n\r'
 _MARK = "\x7f~mark~"
-_EVENT_ENDS = (b"\n\n", b"\n\r\n")
 _FRAMINGS = tuple((start, end) for start in (b"data: ", b"data:") for end in (b"\n\n", b"\r\n\r\n"))
 _OBJECT = (b"data: {", b"data:{")
 _ID = b'data: {"id":"'
@@ -52,7 +54,7 @@ class TemplateFinder:
         begin = piece.rfind(b"\n\n", 0, -2) + 2
         if begin > 1:
             piece = piece[begin:]  # the last of several events
-        elif before is not None and not before.endswith(_EVENT_ENDS):
+        elif before is not None and not before.endswith(EVENT_ENDS):
             return None
         return (self._by_known(piece) or self._decoded(piece)) if piece.startswith(_OBJECT) else None
 

@@ -11,7 +11,6 @@ which closes a kept-alive connection is noticed before the next request, if the 
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable
 from time import monotonic_ns
 from typing import Any
@@ -23,7 +22,7 @@ from distbench.wire.deadlines import Deadlines, TokenSeen, any_body
 from distbench.wire.faults import WireFault, connection_fault, no_answer_fault
 from distbench.wire.repeats import Repeats
 from distbench.wire.response import ResponseReader
-from distbench.wire.stamps import ANCILLARY_BYTES, ClockDistance, ReadClock
+from distbench.wire.stamps import ANCILLARY_BYTES, ReadClock, process_clocks
 from distbench.wire.sweep import READ_BYTES
 from distbench.wire.timer import LazyTimer
 from distbench.wire.tls import TlsPipe
@@ -85,7 +84,7 @@ class FastConnection:
         self._waiter: asyncio.Future[WireFault | None] | None = None
         self._unsent = b""
         self._has_begun = False
-        self._clock = ReadClock(_process_clocks())
+        self._clock = ReadClock(process_clocks())
 
     @property
     def connected(self) -> bool:
@@ -341,12 +340,6 @@ class FastConnection:
             self._unsent = b""
             loop.remove_writer(link.sock.fileno())
         link.sock.close()
-
-
-@functools.cache
-def _process_clocks() -> ClockDistance:
-    """Return the distance of the clocks, one for all connections: each would have to find a step of the wall clock out by itself."""
-    return ClockDistance()
 
 
 def _failed(exchange: Exchange, fault: WireFault) -> Exchange:

@@ -4,7 +4,7 @@ The bytes of one response, turned into head, body pieces and their times (floor 
 
 from __future__ import annotations
 
-from distbench.core.openai_template import Template
+from distbench.core.openai_template import EVENT_ENDS, Template
 from distbench.core.records import ErrorKind
 from distbench.wire.base import Exchange, TemplateOf
 from distbench.wire.chunked import WHOLE_CHUNK_LINES, ChunkDecoder, ChunkError
@@ -13,8 +13,6 @@ from distbench.wire.head import Framing, Head, HeadError, TlsSpokenError, end_of
 from distbench.wire.repeats import Repeats
 
 _line_of_whole_chunk = WHOLE_CHUNK_LINES.get
-# Bytes behind which the next event of a stream begins.
-_EVENT_ENDS = (b"\n\n", b"\n\r\n")
 # Pieces in a row of which a template was asked without a repeat behind them: then every chunk differs, and asking is given up.
 _MAX_USELESS_LESSONS = 8
 
@@ -52,7 +50,7 @@ class ResponseReader:
         self._num_repeats = 0
         self._at_chunk = False  # the next byte begins a chunk
         self._template_of = template_of
-        self._lessons_left = 0 if template_of is None else _MAX_USELESS_LESSONS
+        self._lessons_left = _MAX_USELESS_LESSONS
         self._template: Template | None = None
         self._chunks: ChunkDecoder | None = None
         self._framing: Framing | None = None
@@ -205,7 +203,7 @@ class ResponseReader:
             self._lessons_left -= 1
             self._template = template_of(before, piece) or self._template
         # Within a chunk or an event nothing is a repeat, whatever it looks like.
-        is_at_border = self._at_chunk and piece.endswith(_EVENT_ENDS)
+        is_at_border = self._at_chunk and piece.endswith(EVENT_ENDS)
         self.repeats.expect(self._template if is_at_border else None)
 
     def _end(self, surplus: bytes) -> bool:

@@ -13,7 +13,7 @@ from time import monotonic_ns
 from typing import Any, Protocol
 
 from distbench.wire.repeats import Repeats
-from distbench.wire.stamps import ANCILLARY_BYTES, MAX_PLAUSIBLE_LAG_NS, ClockDistance, arrivals_ns
+from distbench.wire.stamps import ANCILLARY_BYTES, MAX_PLAUSIBLE_LAG_NS, arrivals_ns, process_clocks
 
 READ_BYTES = 16_384
 """Most that is read at a time."""
@@ -40,7 +40,7 @@ class Sweep:
     def __init__(self, on_bug: Callable[[Exception], None]) -> None:
         """Prepare; on_bug learns of an exception in a stream's own code, which costs no other stream its read."""
         self._on_bug = on_bug
-        self._distance = ClockDistance()
+        self._distance = process_clocks()
 
     def read(self, streams: Sequence[Stream]) -> None:
         """Take one read off each of some streams, all different; some dozens, so that their lag is told well enough."""
