@@ -12,8 +12,8 @@ from array import array
 from distbench.core.openai_template import Template, is_plain
 from distbench.wire.chunked import WHOLE_CHUNK_LINES
 
-# No chunk begins with a line that is no size.
-_NOTHING = b"nothing\r\n"
+# Of a length that no whole chunk has: no text is shorter than nothing.
+_NO_CHUNK = b"", -1
 # Texts that were found to be plain; most of a language's tokens come again and again.
 _plain: set[bytes] = set()
 _MAX_PLAIN = 8_192
@@ -30,10 +30,9 @@ class Repeats:
     """
 
     __slots__ = (
-        "_beginning",
-        "_beginnings",
+        "_chunks",
         "_suffix",
-        "_text_end",
+        "_template",
         "bytes_left",
         "stamps_ns",
         "worst_lag_ns",
@@ -43,22 +42,20 @@ class Repeats:
         self.stamps_ns = stamps_ns
         self.bytes_left = max_bytes
         self.worst_lag_ns = -1
-        self._beginning = b""
-        # Of a repeat of each total length: the chunk's size line, and what it has in common with the others ahead of its text.
-        self._beginnings: dict[int, bytes] = {}
+        self._template: Template = b"", b""
+        # Of a repeat of each total length: the chunk's size line with what is ahead of the text behind it, and the text's length.
+        self._chunks: dict[int, tuple[bytes, int]] = {}
         self._suffix: bytes | None = None
-        self._text_end = 0
 
     def expect(self, template: Template | None) -> None:
         """Take as repeats what has this template from now on; None: nothing is one."""
         if template is None:
             self._suffix = None
             return
-        beginning, suffix = template
-        if beginning != self._beginning:
-            self._beginning = beginning
-            self._beginnings = {}
-        self._suffix, self._text_end = suffix, -len(suffix)
+        if template != self._template:
+            self._template = template
+            self._chunks = {}
+        self._suffix = template[1]
 
     def take(self, data: bytes, stamp_ns: int, lag_ns: int) -> bool:
         """
@@ -75,24 +72,28 @@ class Repeats:
         suffix, size = self._suffix, len(data)
         if suffix is None:
             return False
-        beginning = self._beginnings.get(size) or self._begin(size)
-        if not (data.startswith(beginning) and data.endswith(suffix) and size <= self.bytes_left):
-            return False
-        text = data[len(beginning) : self._text_end]
-        if text not in _plain and not _is_plain(text):
+        beginning, text_size = self._chunks.get(size) or self._chunk_of(size)
+        # These two cost half of what startswith(), endswith() and a slice do. The length tells whether both were there.
+        text = data.removesuffix(suffix).removeprefix(beginning)
+        bytes_left = self.bytes_left - size
+        if len(text) != text_size or bytes_left < 0 or not (text in _plain or _is_plain(text)):
             return False
         self.stamps_ns.append(stamp_ns)
-        self.bytes_left -= size
+        self.bytes_left = bytes_left
         if lag_ns > self.worst_lag_ns:
             self.worst_lag_ns = lag_ns
         return True
 
-    def _begin(self, size: int) -> bytes:
-        """Return what a repeat of a total length begins with; what nothing begins with where there is none."""
+    def _chunk_of(self, size: int) -> tuple[bytes, int]:
+        """Return what a repeat of a total length begins with, and how long its text is: -1 where there is none of that length."""
         line = WHOLE_CHUNK_LINES.get(size)
-        beginning = _NOTHING if line is None else line + self._beginning
-        self._beginnings[size] = beginning
-        return beginning
+        chunk = _NO_CHUNK
+        if line is not None:
+            prefix, suffix = self._template
+            beginning = line + prefix
+            chunk = beginning, size - len(beginning) - len(suffix)
+        self._chunks[size] = chunk
+        return chunk
 
 
 def _is_plain(text: bytes) -> bool:

@@ -48,7 +48,8 @@ class Sweep:
         add = reads.append
         for stream in streams:
             try:
-                add(stream.recvmsg(READ_BYTES, ANCILLARY_BYTES))
+                recvmsg = stream.recvmsg  # calling it in place would search the class for a method first
+                add(recvmsg(READ_BYTES, ANCILLARY_BYTES))
             except OSError as error:
                 add((error, (), 0, None))
         arrivals = arrivals_ns([read[1] for read in reads], self._distance.check())

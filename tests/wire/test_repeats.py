@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from array import array
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from distbench.core.openai_api import TemplateFinder
 from distbench.core.records import ErrorKind
 from distbench.wire.base import Exchange, TemplateOf
+from distbench.wire.repeats import Repeats
 from distbench.wire.response import ResponseReader
 from tests.support.scripted import Step, chunked, head, scripted_server
 from tests.wire.support import BODY, answer_of, connection, run, split_at
@@ -73,6 +75,28 @@ def test_only_whole_chunks_at_an_events_border_are_repeats() -> None:
     exchange, reader = read([HEAD, framed(a), broken], TemplateFinder())
     assert reader.fault is not None
     assert (reader.fault.kind, exchange.repeats) == (ErrorKind.PROTOCOL, [])
+
+
+def test_a_repeat_has_both_what_is_ahead_of_its_text_and_what_is_behind_it() -> None:
+    """Of three reads of one length, the text as plain in each, only the one with both counts."""
+    stamps = array("q")
+    repeats = Repeats(stamps, NO_CAP)
+    repeats.expect((b'{"text":"', b'"}\n\n\r\n'))
+    assert not repeats.take(b"0123456789abcdefg" + b'"}\n\n\r\n', 1, 0)
+    assert not repeats.take(b'11\r\n{"text":"' + b"0123456789", 2, 0)
+    assert repeats.take(b'11\r\n{"text":"' + b"0123" + b'"}\n\n\r\n', 3, 0)
+    assert list(stamps) == [3]
+
+
+def test_the_same_beginning_with_another_end_is_another_template() -> None:
+    """Of two reads of one length the second has a longer end, and so a shorter text."""
+    stamps = array("q")
+    repeats = Repeats(stamps, NO_CAP)
+    repeats.expect((b'{"text":"', b'"}\n\n\r\n'))
+    assert repeats.take(b'f\r\n{"text":"ab"}\n\n\r\n', 1, 0)
+    repeats.expect((b'{"text":"', b'"}}\n\n\r\n'))
+    assert repeats.take(b'f\r\n{"text":"a"}}\n\n\r\n', 2, 0)
+    assert list(stamps) == [1, 2]
 
 
 def test_an_empty_text_is_no_repeat() -> None:
