@@ -3,8 +3,9 @@
 How far one client goes, and whether more of them go further.
 
 ladder   64 to 10,000 connections on one client process, about 10,000 tokens/s each time: errors, in flight, memory, stamps.
-clients  1, 2 and 4 clients under Ray, each held to a tenth of a core, so that none can fill the server: the throughput must grow
-         with them. Then the same without the limit, where the server sets the pace: all must agree.
+clients  1, 2 and 4 clients under Ray, each with connections of its own and held to a tenth of a core, so that none can fill the server:
+         the throughput must grow with them. Then the same connections shared among them, without the limit, where the server sets
+         the pace: all must agree.
 """
 
 from __future__ import annotations
@@ -101,12 +102,14 @@ def clients(
     bench: Bench, numbers: tuple[int, ...], load: Load, *, itl_ms: float, share: float | None, pairs: int
 ) -> list[dict[str, Any]]:
     """
-    Run the same load with different numbers of clients, in turn.
+    Run different numbers of clients in turn.
 
     Args:
         bench: Where.
         numbers: Of clients.
-        load: Totals.
+        load: Of all clients together where they are free, of each where they are held. A client that is starved reads what its
+            connections have gathered, so with fewer connections each token costs it more: shared among more clients, the same
+            connections would be another load.
         itl_ms: The server's step.
         share: Of a core that each client gets; None: no limit.
         pairs: Readings of each number.
@@ -118,7 +121,8 @@ def clients(
     with ray_head(num_cpus=max(numbers)) as address:
         for _ in range(pairs):
             for number in numbers:
-                rate = _throughput(bench, load, number, address, itl_ms=itl_ms, share=share)
+                total = load if share is None else _times(number, load)
+                rate = _throughput(bench, total, number, address, itl_ms=itl_ms, share=share)
                 readings[number].append(rate)
                 print(f"  {number} clients: {shown(rate, 0)} tokens/s", flush=True)
     medians = {number: median(rates) for number, rates in readings.items()}
@@ -130,13 +134,17 @@ def clients(
         }
         for number in numbers
     ]
-    held = "not limited" if share is None else f"each held to {share:.0%} of a core"
-    print(f"\n{load.connections} connections over all clients, {held}\n")
+    held = "over all clients, not limited" if share is None else f"a client, each held to {share:.0%} of a core"
+    print(f"\n{load.connections} connections {held}\n")
     print_table(
         list(rows[0]),
         [[shown(value, 0 if key != "ratio" else 2) for key, value in row.items()] for row in rows],
     )
     return rows
+
+
+def _times(number: int, load: Load) -> Load:
+    return dataclasses.replace(load, connections=number * load.connections, requests=number * load.requests)
 
 
 def _throughput(

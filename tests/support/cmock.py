@@ -22,9 +22,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from tests.support.needs import ROOT
-
-_SOURCES = ROOT / "scripts" / "bench"
+_SOURCES = Path(__file__).resolve().parents[2] / "scripts" / "bench"
 _MAGIC = 0x5452555448303031
 _NUM_FIELDS = 8
 _START_TIMEOUT_S = 10.0
