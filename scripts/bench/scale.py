@@ -134,7 +134,9 @@ def clients(
         }
         for number in numbers
     ]
-    held = "over all clients, not limited" if share is None else f"a client, each held to {share:.0%} of a core"
+    held = (
+        "over all clients, not limited" if share is None else f"a client, each held to {share:.0%} of a core"
+    )
     print(f"\n{load.connections} connections {held}\n")
     print_table(
         list(rows[0]),
