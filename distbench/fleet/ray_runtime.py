@@ -1,7 +1,8 @@
 """
 A connection to Ray: one of our own on this machine, or a cluster (floor F4).
 
-Our own listens on loopback only, keeps its files in a short folder under the system's temporary one, and leaves nothing behind. A
+Our own listens on loopback only, keeps its files in a short folder under the system's temporary one, and leaves nothing behind: its
+processes bear a mark, by which those that Ray did not end are found. A
 cluster is tried by TCP before ray.init, which would wait for a minute where nobody answers.
 """
 
@@ -29,6 +30,10 @@ _OBJECT_STORE_BYTES = 256 * 2**20
 # Ray puts unix sockets in its folder, whose whole path the kernel limits to 107 bytes.
 _MAX_TEMP_PATH = 40
 _REMOVE_TRIES = 20
+# In the environment of every process of our own Ray: its folder.
+_MARK = "DISTBENCH_RAY_FOLDER"
+_END_TRIES = 10
+_END_WAIT_S = 1.0
 _ENVIRONMENT = {
     # Pings of a client that died are not worth a message each: its loss is told once.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
@@ -104,6 +109,7 @@ class RayRuntime:
                 os.environ[name] = value
         self._saved_environment.clear()
         if self._folder is not None:
+            _end_processes(self._folder)
             _remove(self._folder)
             self._folder = None
 
@@ -116,7 +122,7 @@ class RayRuntime:
         self._set_environment(_LOCAL_ENVIRONMENT)
         self._folder = _short_folder()
         try:
-            with _loopback_only():
+            with _loopback_only(), _marked(self._folder):
                 ray.init(
                     address="local",
                     num_cpus=os.cpu_count(),
@@ -270,6 +276,40 @@ def _short_folder() -> Path:
     if len(parent) > _MAX_TEMP_PATH:
         parent = "/tmp"
     return Path(tempfile.mkdtemp(prefix="distbench-", dir=parent))
+
+
+@contextlib.contextmanager
+def _marked(folder: Path) -> Iterator[None]:
+    """Mark what is started meanwhile, and all that it starts later."""
+    os.environ[_MARK] = str(folder)
+    try:
+        yield
+    finally:
+        del os.environ[_MARK]
+
+
+def _end_processes(folder: Path) -> None:
+    """
+    Kill what still lives of our own Ray after its end.
+
+    Stopped while it starts, Ray ends its raylet and its head, but an agent that was just coming up looks for them for a minute
+    and more. By then it is nobody's child, hence the mark.
+    """
+    for _ in range(_END_TRIES):
+        left = [process for process in psutil.process_iter() if _is_marked(process, folder)]
+        if not left:
+            return
+        for process in left:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        psutil.wait_procs(left, timeout=_END_WAIT_S)
+
+
+def _is_marked(process: psutil.Process, folder: Path) -> bool:
+    try:
+        return process.pid != os.getpid() and process.environ().get(_MARK) == str(folder)
+    except (psutil.Error, OSError):  # it has ended, or is another user's
+        return False
 
 
 def _remove(folder: Path) -> None:

@@ -37,6 +37,47 @@ print(json.dumps({
 """
 
 
+_ORPHAN = """
+import json, subprocess
+import ray
+from distbench.fleet.ray_runtime import RayRuntime
+
+DETACHED = ["sh", "-c", "setsid sleep 60 >/dev/null & echo $!"]
+
+def lives(pid):
+    # One that has ended and was not waited for is still listed.
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return bool(file.read())
+    except OSError:
+        return False
+
+runtime = RayRuntime()
+runtime.start()
+detach = ray.remote(lambda: int(subprocess.check_output(DETACHED)))
+orphan, other = ray.get(detach.remote()), subprocess.Popen(["sleep", "60"])
+was_there = lives(orphan)
+runtime.close()
+print(json.dumps({"was_there": was_there, "is_there": lives(orphan), "other": other.poll()}))
+other.kill()
+other.wait()
+"""
+
+
+def test_what_ray_did_not_end_is_ended() -> None:
+    """A process that has left Ray's tree, as an agent does whose raylet is gone, ends with our Ray; one of the driver's own does not."""
+    done = subprocess.run(
+        [sys.executable, "-c", _ORPHAN],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"was_there": True, "is_there": False, "other": None}
+
+
 def test_our_own_ray_is_local_quiet_and_leaves_nothing(tmp_path: Path) -> None:
     """All listeners on loopback, nothing on stdout but ours, no token in the home, no folder and no process left."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
