@@ -24,6 +24,7 @@ class StopFlag:
         self._event = threading.Event()
         self._count = 0
         self._previous: dict[int, Any] = {}
+        self._was_interrupted = False
 
     def is_set(self) -> bool:
         """Return whether the user asked to stop."""
@@ -38,17 +39,26 @@ class StopFlag:
         return self._event.wait(timeout_s)
 
     def install(self) -> None:
-        """Take over SIGINT and SIGTERM; only the main thread may, elsewhere this does nothing."""
+        """
+        Take over SIGINT and SIGTERM; only the main thread may, elsewhere this does nothing.
+
+        Raises:
+            KeyboardInterrupt: one was raised since install_early() and got lost; what runs while Ray starts may swallow it.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         for number in (signal.SIGINT, signal.SIGTERM):
             previous = signal.signal(number, self._handle)
             self._previous.setdefault(number, previous)
+        if self._was_interrupted:
+            self._was_interrupted = False
+            raise KeyboardInterrupt
 
     def install_early(self) -> None:
-        """Let SIGTERM end what comes before the load at once and in order, as Ctrl-C does by itself; install() takes over later."""
+        """Let either end what comes before the load at once and in order, by KeyboardInterrupt; install() takes over later."""
         if threading.current_thread() is threading.main_thread():
-            self._previous.setdefault(signal.SIGTERM, signal.signal(signal.SIGTERM, _interrupt))
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous.setdefault(number, signal.signal(number, self._interrupt))
 
     def restore(self) -> None:
         """Give the signals back to whoever had them before the first install()."""
@@ -62,6 +72,6 @@ class StopFlag:
         if self._count >= self._PATIENCE:
             os._exit(EXIT_INTERRUPTED)
 
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self._was_interrupted = True
+        raise KeyboardInterrupt

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 
@@ -22,6 +23,22 @@ def test_sigterm_before_the_load_is_like_ctrl_c() -> None:
         flag.restore()
     assert not flag.is_set()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_that_got_lost_is_raised_again(number: signal.Signals) -> None:
+    """Once, where the load would begin; after that the flag is what counts."""
+    flag = StopFlag()
+    flag.install_early()
+    try:
+        with contextlib.suppress(KeyboardInterrupt):
+            os.kill(os.getpid(), number)
+        with pytest.raises(KeyboardInterrupt):
+            flag.install()
+        flag.install()
+        assert not flag.is_set()
+    finally:
+        flag.restore()
 
 
 def test_both_signals_set_the_flag_once_the_load_is_near() -> None:
