@@ -126,7 +126,7 @@ def test_capacity_names_sequences(vllm_servers: VllmServers, tmp_path: Path) -> 
         url,
         tmp_path / "r",
         connections="8,32,64",
-        requests=430,
+        requests=1_720,  # so many that a fast machine, too, needs longer for a level than the shortest that is judged
         warmup=8,
         repeats=0,
         output_tokens=32,
@@ -136,11 +136,8 @@ def test_capacity_names_sequences(vllm_servers: VllmServers, tmp_path: Path) -> 
     top = [row for row in result.rows if row["connections"] == 64]
     assert {row["running_max"] for row in top} == {16.0}
     assert result.findings["limit"] == "sequences"
-    # Two shared cores cannot promise a level without drift; that the server was full they can. A fast machine is through with so few
-    # requests before they can be judged: such a level is unknown, and measured again four times as long.
-    verdicts = {row["verdict"] for row in top} - {"unknown"}
-    assert verdicts
-    assert verdicts <= {"saturated", "unstable"}
+    # Two shared cores cannot promise a level without drift; that the server was full they can.
+    assert {row["verdict"] for row in top} <= {"saturated", "unstable"}
 
 
 def test_capacity_names_kv_memory(vllm_servers: VllmServers, tmp_path: Path) -> None:
