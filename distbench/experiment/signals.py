@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
@@ -40,31 +41,30 @@ class StopFlag:
 
     def install(self) -> None:
         """
-        Take over SIGINT and SIGTERM; only the main thread may, elsewhere this does nothing.
+        Let SIGINT and SIGTERM set the flag; only the main thread may, elsewhere this does nothing.
 
         Raises:
             KeyboardInterrupt: one was raised since install_early() and got lost; what runs while Ray starts may swallow it.
         """
-        if threading.current_thread() is not threading.main_thread():
-            return
-        for number in (signal.SIGINT, signal.SIGTERM):
-            previous = signal.signal(number, self._handle)
-            self._previous.setdefault(number, previous)
+        self._take_over(self._handle)
         if self._was_interrupted:
             self._was_interrupted = False
             raise KeyboardInterrupt
 
     def install_early(self) -> None:
         """Let either end what comes before the load at once and in order, by KeyboardInterrupt; install() takes over later."""
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous.setdefault(number, signal.signal(number, self._interrupt))
+        self._take_over(self._interrupt)
 
     def restore(self) -> None:
         """Give the signals back to whoever had them before the first install()."""
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous.clear()
+
+    def _take_over(self, handler: Callable[[int, FrameType | None], None]) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous.setdefault(number, signal.signal(number, handler))
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         self._count += 1

@@ -2,8 +2,8 @@
 A connection to Ray: one of our own on this machine, or a cluster (floor F4).
 
 Our own listens on loopback only, keeps its files in a short folder under the system's temporary one, and leaves nothing behind: its
-processes bear a mark, by which those that Ray did not end are found. A
-cluster is tried by TCP before ray.init, which would wait for a minute where nobody answers.
+processes bear a mark, by which those that Ray did not end are found. A cluster is tried by TCP before ray.init, which would wait for
+a minute where nobody answers.
 """
 
 from __future__ import annotations

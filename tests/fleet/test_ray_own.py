@@ -66,39 +66,39 @@ other.wait()
 
 def test_what_ray_did_not_end_is_ended() -> None:
     """A process that has left Ray's tree, as an agent does whose raylet is gone, ends with our Ray; one of the driver's own does not."""
-    done = subprocess.run(
-        [sys.executable, "-c", _ORPHAN],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == {"was_there": True, "is_there": False, "other": None}
+    assert json.loads(_printed(_ORPHAN, dict(os.environ))) == {
+        "was_there": True,
+        "is_there": False,
+        "other": None,
+    }
 
 
 def test_our_own_ray_is_local_quiet_and_leaves_nothing(tmp_path: Path) -> None:
     """All listeners on loopback, nothing on stdout but ours, no token in the home, no folder and no process left."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
-    environment |= {"HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert len(done.stdout.splitlines()) == 1, done.stdout
-    found = json.loads(done.stdout)
+    printed = _printed(_SCRIPT, environment | {"HOME": str(tmp_path)})
+    assert len(printed.splitlines()) == 1, printed
+    found = json.loads(printed)
     assert set(found["addresses"]) <= {"127.0.0.1", "::1", "::ffff:127.0.0.1"}
     assert found["node"] == "127.0.0.1"
     assert found["auth"] is None
     assert not Path(found["folder"]).exists()
     assert not (tmp_path / ".ray").exists()
     assert [pid for pid in found["pids"] if _is_ray(pid)] == []
+
+
+def _printed(script: str, environment: dict[str, str]) -> str:
+    """Run a program in a process of its own, which Ray asks for; return what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def _is_ray(pid: int) -> bool:
