@@ -2,6 +2,8 @@
 # shellcheck shell=bash
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd -P)
 VENV=$ROOT/.venv
+# What the project is built from; the code itself is used in place.
+BUILT_FROM=("$ROOT/pyproject.toml" "$ROOT"/distbench/wire/*.c)
 
 say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 die() { say "$*"; exit 1; }
@@ -21,11 +23,19 @@ find_python() {
   die "needs Python 3.11 or newer, found ${found:-none}; name one with PYTHON=/path/to/python3"
 }
 
-# fingerprint PYTHON FILE...: one word that changes when the interpreter, the place or one of the files does.
+# can_compile PYTHON: prints yes where that interpreter's C compiler and its headers are there, else no.
+can_compile() {
+  "$1" -c 'import os, shutil, sysconfig
+compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
+header = os.path.join(sysconfig.get_path("include"), "Python.h")
+print("yes" if shutil.which(compiler) and os.path.exists(header) else "no")'
+}
+
+# fingerprint PYTHON FILE...: one word that changes when the interpreter, the place or one of the files does, or a compiler comes.
 fingerprint() {
   local python=$1
   shift
-  { "$python" -VV; printf '%s\n' "$ROOT"; cat -- "$@"; } | sha256sum | cut -c 1-32
+  { "$python" -VV; printf '%s\n' "$ROOT"; can_compile "$python"; cat -- "$@"; } | sha256sum | cut -c 1-32
 }
 
 # make_venv DIR PYTHON: makes DIR a virtual environment of that interpreter; keeps one that already is.
@@ -68,8 +78,8 @@ pip_progress() {
 ensure_env() {
   local lock=$1 python runtime dev wanted
   python=$(find_python) || exit 1
-  runtime=$(fingerprint "$python" "$ROOT/requirements.lock" "$ROOT/pyproject.toml")
-  dev=$(fingerprint "$python" "$ROOT/requirements-dev.lock" "$ROOT/pyproject.toml")
+  runtime=$(fingerprint "$python" "$ROOT/requirements.lock" "${BUILT_FROM[@]}")
+  dev=$(fingerprint "$python" "$ROOT/requirements-dev.lock" "${BUILT_FROM[@]}")
   wanted=$runtime
   [ "$lock" = requirements-dev.lock ] && wanted=$dev
   if [ -x "$VENV/bin/python" ] && grep -qsx "$wanted" "$VENV/.stamp"; then
@@ -79,7 +89,10 @@ ensure_env() {
   : >"$VENV/pip.log"
   say "bringing .venv to $lock: $(grep -c '^[a-zA-Z0-9]' "$ROOT/$lock") packages, a minute or two the first time"
   pip_install "$VENV" --require-hashes -r "$ROOT/$lock"
+  rm -f "$ROOT"/distbench/wire/_hot_path.*.so # not that an old one stays where it cannot be built anew
   pip_install "$VENV" --no-deps --no-build-isolation -e "$ROOT"
+  "$VENV/bin/python" -c 'import distbench.wire._hot_path' 2>/dev/null ||
+    say "the client's hot path could not be compiled, Python stands in: a token costs about a third more (it takes a C compiler and Python's headers; on Debian and Ubuntu: apt-get install gcc python3-dev)"
   printf '%s\n' "$runtime" >"$VENV/.stamp"
   [ "$lock" != requirements-dev.lock ] || printf '%s\n' "$dev" >>"$VENV/.stamp"
 }

@@ -14,7 +14,7 @@ from distbench import __version__
 from distbench.client.limits import local_ports, raise_open_files
 from distbench.client.messages import HostInfo
 from distbench.clock import clock_identity
-from distbench.wire import stamps
+from distbench.wire import hot_path, stamps
 
 _STAMP_WAIT_S = 1.0
 _STAMP_TRIES = 20
@@ -52,6 +52,7 @@ def host_info(
         proxies=proxies_in_effect() if trust_env else {},
         uvloop=uvloop,
         kernel_stamps=kernel_stamps_work(),
+        compiled=hot_path.in_use.is_compiled,
     )
 
 

@@ -102,6 +102,7 @@ class HostInfo:
         proxies: Proxy variables in effect by name, credentials masked; empty where trust_env is off.
         uvloop: Whether its loop is uvloop.
         kernel_stamps: Whether the kernel stamps what it receives.
+        compiled: Whether its hot path is compiled code; see wire/hot_path.py.
     """
 
     client: int
@@ -119,6 +120,7 @@ class HostInfo:
     proxies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     uvloop: bool = True
     kernel_stamps: bool = True
+    compiled: bool = True
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from distbench.core.openai_template import EVENT_ENDS, Template
 from distbench.core.records import ErrorKind
+from distbench.wire import hot_path
 from distbench.wire.base import Exchange, TemplateOf
 from distbench.wire.chunked import WHOLE_CHUNK_LINES, ChunkDecoder, ChunkError
 from distbench.wire.faults import WireFault
 from distbench.wire.head import Framing, Head, HeadError, TlsSpokenError, end_of_head, parse_head
-from distbench.wire.repeats import Repeats
 
 _line_of_whole_chunk = WHOLE_CHUNK_LINES.get
 # Pieces in a row of which a template was asked without a repeat behind them: then every chunk differs, and asking is given up.
@@ -44,7 +44,7 @@ class ResponseReader:
         """
         self._exchange = exchange
         self._max_bytes = max_bytes
-        self.repeats = Repeats(exchange.stamps_ns, max_bytes)
+        self.repeats = hot_path.in_use.repeats(exchange.stamps_ns, max_bytes)
         self._num_other_reads = 0
         self._num_other_pieces = 0
         self._num_repeats = 0

@@ -6,7 +6,7 @@ left, and enters each callback through its own machinery. Here the loop waits fo
 reports an arrival once ("edge-triggered") and is asked for many at a time. Where there is no epoll the loop's add_reader stands in.
 
 What edge-triggering asks of a callback: it returns True where more may be left to read, so that it is called again. A socket that
-is a Stream (sweep.py) is read in a sweep with others as long as its peer has not closed.
+is a Stream is read with others by the hot path (hot_path.py) as long as its peer has not closed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,14 @@ from __future__ import annotations
 import asyncio
 import select
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from distbench.wire.sweep import Stream, Sweep
+from distbench.wire import hot_path
+from distbench.wire.stamps import process_clocks
+from distbench.wire.sweep import Stream
 
 OnReadable = Callable[[], bool]
 """Takes one read; returns whether it took bytes, after which the end of the connection may be next."""
-
-# Events taken at a time: few enough that the loop's own timers are not kept waiting for longer than some milliseconds.
-_EVENTS_AT_ONCE = 256
-# Streams read in one sweep: half a millisecond of reading.
-_STREAMS_AT_ONCE = 64
 
 
 class Watch(Protocol):
@@ -68,7 +65,8 @@ class EpollWatch:
         self._loop = loop
         self._callbacks: dict[int, OnReadable] = {}
         self._streams: dict[int, Stream] = {}
-        self._sweep = Sweep(self._tell)
+        self._read_ready = hot_path.in_use.read_ready
+        self._clocks = process_clocks()
         self._epoll: select.epoll | None = None
         self._left_over: set[int] = set()
 
@@ -107,17 +105,24 @@ class EpollWatch:
         epoll = self._epoll
         if epoll is None:
             return
-        ready = epoll.poll(0, _EVENTS_AT_ONCE)
-        stream_of, only_bytes = self._streams.get, select.EPOLLIN
-        streams: list[Stream] = []
-        for fd, events in ready:
-            stream = stream_of(fd) if events == only_bytes else None
-            if stream is None:
-                self._call(fd, is_closed=events != only_bytes)
+        for fd, events, read, ancillary in self._read_ready(epoll, self._streams, self._clocks.check()):
+            if read is None:
+                self._call(fd, is_closed=events != select.EPOLLIN)
             else:
-                streams.append(stream)
-        for first in range(0, len(streams), _STREAMS_AT_ONCE):
-            self._sweep.read(streams[first : first + _STREAMS_AT_ONCE])
+                self._hand_out(fd, read, ancillary)
+
+    def _hand_out(self, fd: int, read: bytes | OSError, ancillary: list[Any]) -> None:
+        """Give a stream what its read gave."""
+        stream = self._streams.get(fd)
+        if stream is None:  # removed by a callback before it
+            return
+        try:
+            if isinstance(read, bytes):
+                stream.take_read(read, ancillary)
+            else:
+                stream.take_error(read)
+        except Exception as error:
+            self._tell(error)
 
     def _call(self, fd: int, *, is_closed: bool) -> None:
         """Call a socket's callback; where the peer has closed, which is not reported again, until that is seen."""

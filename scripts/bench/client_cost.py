@@ -223,7 +223,14 @@ def _arguments() -> argparse.Namespace:
 
 
 def _contenders(arguments: argparse.Namespace) -> list[Contender]:
-    every = [floor(), connection(), shipped(), baseline("aiohttp"), baseline("httpx")]
+    every = [
+        floor(),
+        connection(),
+        connection(compiled=False),
+        shipped(),
+        baseline("aiohttp"),
+        baseline("httpx"),
+    ]
     every += [peer(*named.split("=", 1)) for named in arguments.peer]
     found = [contender for contender in every if contender is not None]
     words = [word for word in arguments.only.split(",") if word]

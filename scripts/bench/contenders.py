@@ -66,17 +66,20 @@ def floor() -> Contender:
     return Contender(name="floor (C)", command=command, stamps=_logged)
 
 
-def connection() -> Contender:
-    """Return our client in one process, without a fleet."""
+def connection(*, compiled: bool = True) -> Contender:
+    """Return our client in one process, without a fleet; on request without compiled code (wire/hot_path.py)."""
 
     def command(load: Load, port: int, folder: Path) -> list[str]:
         program = [sys.executable, str(_HERE / "lone_client.py"), *_options(load)]
+        if not compiled:
+            program = ["env", "DISTBENCH_NO_EXTENSION=1", *program]
         return [*program, "--url", _url(port), "--rows", str(folder / "rows")]
 
     def stamps(folder: Path, output: str) -> Mapping[int, Ints]:
         return stamps_of_rows(folder / "rows", json.loads(output)["epoch_ns"])
 
-    return Contender(name="connection", command=command, stamps=stamps)
+    name = "connection" if compiled else "Python alone"
+    return Contender(name=name, command=command, stamps=stamps)
 
 
 def shipped() -> Contender:

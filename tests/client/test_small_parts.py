@@ -17,6 +17,7 @@ from distbench.client.outbox import Outbox
 from distbench.client.retry import carry_over, is_retryable, retry_delay_s
 from distbench.client.watchdog import Watchdog
 from distbench.wire.base import Exchange
+from tests.support.hot_paths import use_hot_path
 
 
 def finished() -> Finished:
@@ -214,3 +215,10 @@ def test_host_info_masks_credentials_of_proxies(monkeypatch: pytest.MonkeyPatch)
     assert host_info(4, trust_env=False, uvloop=True).proxies == {}
     assert pickle.loads(pickle.dumps(info)) == info
     assert info.open_files_limit >= 64
+
+
+@pytest.mark.parametrize("name", ["compiled", "python"])
+def test_host_info_tells_which_hot_path_is_in_use(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that whoever reads a run knows what its tokens cost the client."""
+    use_hot_path(name, monkeypatch)
+    assert host_info(0, trust_env=False, uvloop=True).compiled is (name == "compiled")

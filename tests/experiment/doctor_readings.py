@@ -22,6 +22,7 @@ def machine(**changes: Any) -> MachineReading:
         "listen_backlog": 4_096,
         "kernel_stamps": True,
         "uvloop": True,
+        "compiled": True,
         "num_cpus": 8,
         "quota_cpus": None,
         "governors": ("performance",),

@@ -17,6 +17,7 @@ NAMES = [
     "somaxconn",
     "kernel stamps",
     "uvloop",
+    "hot path",
     "cpus",
     "cpu governor",
     "steal time",
@@ -31,7 +32,7 @@ def lines(*machines: MachineReading, connections: int = 1024, targets: int = 1) 
 
 
 def test_a_good_machine_passes_every_line() -> None:
-    """Nine lines, all ok, none with advice."""
+    """Ten lines, all ok, none with advice."""
     found = lines(machine())
     assert list(found) == NAMES
     assert {(check.status, check.advice) for check in found.values()} == {(Status.OK, None)}
@@ -46,6 +47,7 @@ def test_a_good_machine_passes_every_line() -> None:
         ("somaxconn", machine(listen_backlog=128), "warn", "128", "net.core.somaxconn=4096"),
         ("kernel stamps", machine(kernel_stamps=False), "warn", "does not stamp", "more clients"),
         ("uvloop", machine(uvloop=False), "warn", "cannot be imported", "pip install uvloop"),
+        ("hot path", machine(compiled=False), "warn", "Python stands in", "gcc python3-dev"),
         (
             "cpus",
             machine(quota_cpus=1.5),

@@ -296,7 +296,7 @@ def network() -> Iterator[Network]:
 
 def _stamp(python: str) -> str:
     script = (
-        '. "$0"; files=("$ROOT/requirements.lock" "$ROOT/pyproject.toml"); ROOT="$2"; '
+        '. "$0"; files=("$ROOT/requirements.lock" "${BUILT_FROM[@]}"); ROOT="$2"; '
         'fingerprint "$1" "${files[@]}"'
     )
     return subprocess.run(

@@ -12,6 +12,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -24,7 +25,7 @@ def in_ci() -> bool:
     return os.environ.get("CI", "") not in ("", "0", "false")
 
 
-def skip_or_fail(reason: str) -> None:
+def skip_or_fail(reason: str) -> NoReturn:
     """End the running test: skipped on a person's machine, failed under CI."""
     if in_ci():
         pytest.fail(f"{reason} (a failure, because CI is set)", pytrace=False)

@@ -19,9 +19,7 @@ from tests.support.scripted import (
     stream,
     whole,
 )
-from tests.wire.support import BODY, KINDS, Kind, answer_of, ask, ask_once, connection, run
-
-pytestmark = pytest.mark.parametrize("kind", KINDS)
+from tests.wire.support import BODY, Kind, answer_of, ask, ask_once, connection, run
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'

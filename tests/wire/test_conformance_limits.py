@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from distbench.core.records import ErrorKind
 from distbench.wire.base import Timeouts
 from tests.support.scripted import (
@@ -14,9 +12,7 @@ from tests.support.scripted import (
     head,
     stream,
 )
-from tests.wire.support import KINDS, Kind, ask, ask_once, run
-
-pytestmark = pytest.mark.parametrize("kind", KINDS)
+from tests.wire.support import Kind, ask, ask_once, run
 
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'

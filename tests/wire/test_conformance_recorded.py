@@ -8,9 +8,7 @@ import pytest
 
 from distbench.core.records import ErrorKind, TokenSource
 from tests.support.scripted import Act
-from tests.wire.support import DATA, KINDS, Kind, answer_of, ask_once, capture
-
-pytestmark = pytest.mark.parametrize("kind", KINDS)
+from tests.wire.support import DATA, Kind, answer_of, ask_once, capture
 
 RECORDED = sorted(path.name.removesuffix(".recv.jsonl") for path in DATA.glob("*.recv.jsonl"))
 

@@ -22,6 +22,7 @@ from distbench.wire.stamps import ANCILLARY_BYTES, MAX_PLAUSIBLE_LAG_NS, ReadClo
 from tests.support.scripted import Act, Step, chunked, head, scripted_server, stream, whole
 from tests.wire.support import BODY, answer_of, ask, ask_once, connection, run
 
+pytestmark = pytest.mark.usefixtures("each_hot_path")
 EVENT = b'data: {"choices":[{"index":0,"delta":{"content":"hi"}}]}\n\n'
 END = b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
 GOOD = stream(EVENT, END)

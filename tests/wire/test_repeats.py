@@ -6,17 +6,19 @@ import itertools
 import json
 from array import array
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from distbench.core.openai_api import TemplateFinder
 from distbench.core.records import ErrorKind
+from distbench.wire import hot_path
 from distbench.wire.base import Exchange, TemplateOf
-from distbench.wire.repeats import Repeats
 from distbench.wire.response import ResponseReader
 from tests.support.scripted import Step, chunked, head, scripted_server
 from tests.wire.support import BODY, answer_of, connection, run, split_at
 
+pytestmark = pytest.mark.usefixtures("each_hot_path")
 NO_CAP = 2**40
 HEAD = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 END = b'data: {"id":"x","choices":[{"index":0,"delta":{},"finish_reason":"stop"}]}\n\n'
@@ -80,7 +82,7 @@ def test_only_whole_chunks_at_an_events_border_are_repeats() -> None:
 def test_a_repeat_has_both_what_is_ahead_of_its_text_and_what_is_behind_it() -> None:
     """Of three reads of one length, the text as plain in each, only the one with both counts."""
     stamps = array("q")
-    repeats = Repeats(stamps, NO_CAP)
+    repeats = hot_path.in_use.repeats(stamps, NO_CAP)
     repeats.expect((b'{"text":"', b'"}\n\n\r\n'))
     assert not repeats.take(b"0123456789abcdefg" + b'"}\n\n\r\n', 1, 0)
     assert not repeats.take(b'11\r\n{"text":"' + b"0123456789", 2, 0)
@@ -91,7 +93,7 @@ def test_a_repeat_has_both_what_is_ahead_of_its_text_and_what_is_behind_it() -> 
 def test_the_same_beginning_with_another_end_is_another_template() -> None:
     """Of two reads of one length the second has a longer end, and so a shorter text."""
     stamps = array("q")
-    repeats = Repeats(stamps, NO_CAP)
+    repeats = hot_path.in_use.repeats(stamps, NO_CAP)
     repeats.expect((b'{"text":"', b'"}\n\n\r\n'))
     assert repeats.take(b'f\r\n{"text":"ab"}\n\n\r\n', 1, 0)
     repeats.expect((b'{"text":"', b'"}}\n\n\r\n'))

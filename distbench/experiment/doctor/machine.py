@@ -17,6 +17,7 @@ from pathlib import Path
 from distbench.client.hostinfo import kernel_stamps_work
 from distbench.client.limits import local_ports, raise_open_files
 from distbench.clock import clock_identity
+from distbench.wire import hot_path
 
 _WATCH_S = 1.0
 # Columns of a line of /proc/stat (proc(5)).
@@ -36,6 +37,7 @@ class MachineReading:
         listen_backlog: Most connections that wait to be accepted by a listener here (somaxconn); None: not told.
         kernel_stamps: Whether the kernel stamps what a TCP socket receives.
         uvloop: Whether uvloop can be imported.
+        compiled: Whether the client's hot path is compiled code; see wire/hot_path.py.
         num_cpus: CPUs that the process may run on.
         quota_cpus: CPUs that its control group grants it over time; None: no quota, or not told.
         governors: Distinct frequency governors of its CPUs; empty: not told, as on virtual machines.
@@ -51,6 +53,7 @@ class MachineReading:
     listen_backlog: int | None
     kernel_stamps: bool
     uvloop: bool
+    compiled: bool
     num_cpus: int
     quota_cpus: float | None
     governors: tuple[str, ...]
@@ -82,6 +85,7 @@ def read_machine(
         listen_backlog=_number(_text(root / "proc/sys/net/core/somaxconn")),
         kernel_stamps=kernel_stamps_work(),
         uvloop=_has_uvloop(),
+        compiled=hot_path.in_use.is_compiled,
         num_cpus=len(os.sched_getaffinity(0)),
         quota_cpus=cpu_quota(root),
         governors=governors(root),

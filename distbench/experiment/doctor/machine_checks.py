@@ -34,6 +34,7 @@ def machine_checks(machines: Mapping[str, MachineReading], *, connections: int, 
         lambda machine: check_backlog(machine, share),
         check_stamps,
         check_uvloop,
+        check_hot_path,
         check_cpus,
         check_governor,
         check_steal,
@@ -113,6 +114,18 @@ def check_uvloop(machine: MachineReading) -> Check:
         "cannot be imported: clients run on the slower loop of the standard library",
         "pip install uvloop, for the Python that runs distbench",
         available=False,
+    )
+
+
+def check_hot_path(machine: MachineReading) -> Check:
+    """Tell whether the code that reads tokens is compiled."""
+    if machine.compiled:
+        return ok("hot path", "compiled", compiled=True)
+    return warn(
+        "hot path",
+        "not compiled, Python stands in: a token costs the client about a third more",
+        "apt-get install gcc python3-dev (or the like), then scripts/install; DISTBENCH_NO_EXTENSION must not be set",
+        compiled=False,
     )
 
 
