@@ -219,20 +219,20 @@ stamp_of(struct msghdr *message)
 
 /* Adds a read, or an event (data is None), to what Python is to look at; steals the reference to data. 0, or -1 with an exception set. */
 static int
-hand_over(PyObject *others, int fd, unsigned int events, PyObject *data, struct cmsghdr *stamp)
+hand_over(PyObject *left, int fd, unsigned int events, PyObject *data, struct cmsghdr *stamp)
 {
     if (data == NULL) {
         return -1;
     }
-    PyObject *other = stamp == NULL
+    PyObject *item = stamp == NULL
                           ? Py_BuildValue("iIN[]", fd, events, data)
                           : Py_BuildValue("iIN[(iiy#)]", fd, events, data, stamp->cmsg_level, stamp->cmsg_type,
                                           (const char *)CMSG_DATA(stamp), (Py_ssize_t)sizeof(struct timespec));
-    if (other == NULL) {
+    if (item == NULL) {
         return -1;
     }
-    int failed = PyList_Append(others, other);
-    Py_DECREF(other);
+    int failed = PyList_Append(left, item);
+    Py_DECREF(item);
     return failed;
 }
 
@@ -258,7 +258,7 @@ take_for_stream(PyObject *stream, const char *data, Py_ssize_t size, struct cmsg
 
 /* Takes one read off a stream; 0, or -1 with an exception set. */
 static int
-read_stream(PyObject *others, int fd, PyObject *stream, long long distance_ns)
+read_stream(PyObject *left, int fd, PyObject *stream, long long distance_ns)
 {
     char data[READ_BYTES];
     union {
@@ -271,19 +271,19 @@ read_stream(PyObject *others, int fd, PyObject *stream, long long distance_ns)
     Py_ssize_t size = recvmsg(fd, &message, 0);
     if (size < 0) {
         PyObject *error = PyObject_CallFunction(PyExc_OSError, "is", errno, strerror(errno));
-        return hand_over(others, fd, EPOLLIN, error, NULL);
+        return hand_over(left, fd, EPOLLIN, error, NULL);
     }
     struct cmsghdr *stamp = stamp_of(&message);
     int was_taken = stamp == NULL ? 0 : take_for_stream(stream, data, size, stamp, distance_ns);
     if (was_taken != 0) {
         return was_taken < 0 ? -1 : 0;
     }
-    return hand_over(others, fd, EPOLLIN, PyBytes_FromStringAndSize(data, size), stamp);
+    return hand_over(left, fd, EPOLLIN, PyBytes_FromStringAndSize(data, size), stamp);
 }
 
 /* Reads the socket of one event, or hands the event over; 0, or -1 with an exception set. */
 static int
-look_at(PyObject *others, const struct epoll_event *event, PyObject *streams, long long distance_ns)
+look_at(PyObject *left, const struct epoll_event *event, PyObject *streams, long long distance_ns)
 {
     int fd = event->data.fd; /* as select.epoll fills it */
     PyObject *stream = NULL;
@@ -296,10 +296,10 @@ look_at(PyObject *others, const struct epoll_event *event, PyObject *streams, lo
         Py_DECREF(key);
     }
     if (stream == NULL) {
-        return PyErr_Occurred() ? -1 : hand_over(others, fd, event->events, Py_NewRef(Py_None), NULL);
+        return PyErr_Occurred() ? -1 : hand_over(left, fd, event->events, Py_NewRef(Py_None), NULL);
     }
     Py_INCREF(stream);
-    int failed = read_stream(others, fd, stream, distance_ns);
+    int failed = read_stream(left, fd, stream, distance_ns);
     Py_DECREF(stream);
     return failed;
 }
@@ -313,14 +313,14 @@ read_ready(PyObject *Py_UNUSED(module), PyObject *args)
         return NULL;
     }
     int epoll_fd = PyObject_AsFileDescriptor(epoll);
-    PyObject *others = epoll_fd < 0 ? NULL : PyList_New(0);
-    if (others == NULL) {
+    PyObject *left = epoll_fd < 0 ? NULL : PyList_New(0);
+    if (left == NULL) {
         return NULL;
     }
     struct epoll_event events[EVENTS_AT_ONCE];
     /* While these were read, others may have become ready. But what Python has not looked at yet must not be overtaken. */
-    for (int left = EVENTS_AT_ONCE; left > 0 && PyList_GET_SIZE(others) == 0;) {
-        int num_ready = epoll_wait(epoll_fd, events, left, 0);
+    for (int budget = EVENTS_AT_ONCE; budget > 0 && PyList_GET_SIZE(left) == 0;) {
+        int num_ready = epoll_wait(epoll_fd, events, budget, 0);
         if (num_ready < 0 && errno != EINTR) {
             PyErr_SetFromErrno(PyExc_OSError);
             goto fail;
@@ -328,16 +328,16 @@ read_ready(PyObject *Py_UNUSED(module), PyObject *args)
         if (num_ready <= 0) {
             break;
         }
-        left -= num_ready;
+        budget -= num_ready;
         for (int index = 0; index < num_ready; index++) {
-            if (look_at(others, &events[index], streams, distance_ns) < 0) {
+            if (look_at(left, &events[index], streams, distance_ns) < 0) {
                 goto fail;
             }
         }
     }
-    return others;
+    return left;
 fail:
-    Py_DECREF(others);
+    Py_DECREF(left);
     return NULL;
 }
 
