@@ -268,7 +268,7 @@ read_stream(PyObject *left, int fd, PyObject *stream, long long distance_ns)
     struct iovec place = {.iov_base = data, .iov_len = sizeof data};
     struct msghdr message = {
         .msg_iov = &place, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof control};
-    Py_ssize_t size = recvmsg(fd, &message, 0);
+    Py_ssize_t size = recvmsg(fd, &message, MSG_DONTWAIT);
     if (size < 0) {
         PyObject *error = PyObject_CallFunction(PyExc_OSError, "is", errno, strerror(errno));
         return hand_over(left, fd, EPOLLIN, error, NULL);
