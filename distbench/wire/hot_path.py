@@ -8,6 +8,7 @@ DISTBENCH_NO_EXTENSION, set to anything, asks for Python.
 from __future__ import annotations
 
 import os
+import select
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ class HotPath(NamedTuple):
     """
 
     repeats: type[repeats.Repeats]
-    read_ready: Callable[..., list[sweep.Left]]
+    read_ready: Callable[[select.epoll, dict[int, sweep.Stream], int], list[sweep.Left]]
     is_compiled: bool
 
 
