@@ -23,19 +23,19 @@ find_python() {
   die "needs Python 3.11 or newer, found ${found:-none}; name one with PYTHON=/path/to/python3"
 }
 
-# can_compile PYTHON: prints yes where that interpreter's C compiler and its headers are there, else no.
-can_compile() {
-  "$1" -c 'import os, shutil, sysconfig
+# about PYTHON: prints its version, and whether its C compiler and its headers are there.
+about() {
+  "$1" -c 'import os, shutil, sys, sysconfig
 compiler = (os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc").split()[0]
 header = os.path.join(sysconfig.get_path("include"), "Python.h")
-print("yes" if shutil.which(compiler) and os.path.exists(header) else "no")'
+print(sys.version, bool(shutil.which(compiler)) and os.path.exists(header))'
 }
 
 # fingerprint PYTHON FILE...: one word that changes when the interpreter, the place or one of the files does, or a compiler comes.
 fingerprint() {
   local python=$1
   shift
-  { "$python" -VV; printf '%s\n' "$ROOT"; can_compile "$python"; cat -- "$@"; } | sha256sum | cut -c 1-32
+  { about "$python"; printf '%s\n' "$ROOT"; cat -- "$@"; } | sha256sum | cut -c 1-32
 }
 
 # make_venv DIR PYTHON: makes DIR a virtual environment of that interpreter; keeps one that already is.

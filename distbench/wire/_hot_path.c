@@ -14,7 +14,7 @@
 #include <sys/socket.h>
 #include <time.h>
 
-#define READ_BYTES 16384
+#define READ_BYTES 16384              /* as in sweep.py */
 #define NS_PER_S 1000000000LL
 #define MAX_PLAUSIBLE_LAG_NS NS_PER_S /* as in stamps.py */
 #define MAX_SIZE_DIGITS 3             /* of a chunk that is looked at here, as in chunked.py */

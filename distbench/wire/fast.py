@@ -1,8 +1,7 @@
 """
 The connection that measures: a raw socket on the event loop, its reads stamped by the kernel (floor F2).
 
-The hot path is sweep.py, which reads many connections at a time and hands on what is not one whole chunk. What the bytes mean is
-read later; only what surrounds an answer's texts is learned from its first chunks, so that the others need not be kept.
+The hot path (hot_path.py) reads many connections at a time and hands on what is no repeat. What the bytes mean is read later; only what surrounds an answer's texts is learned from its first chunks, so that the others need not be kept.
 
 States: closed (no link), idle (link, no exchange), busy (link and exchange). In idle the reader stays registered, so that a server
 which closes a kept-alive connection is noticed before the next request, if the loop gets to it.

@@ -36,9 +36,14 @@ def sse(*events: str, end: str = "data: [DONE]\n\n") -> bytes:
     return "".join(f"data: {event}\n\n" for event in events).encode() + end.encode()
 
 
+def chunk(piece: bytes) -> bytes:
+    """Return a piece as one chunk."""
+    return b"%x\r\n%b\r\n" % (len(piece), piece)
+
+
 def chunked(*pieces: bytes, last: bytes = b"0\r\n\r\n") -> list[bytes]:
     """Return each piece as one chunk, a segment each, and the final chunk."""
-    return [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces] + [last]
+    return [*map(chunk, pieces), last]
 
 
 def head(

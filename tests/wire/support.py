@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -11,6 +12,7 @@ from typing import Any, Literal, TypeVar
 import uvloop
 
 from distbench.core.openai_api import Answer, read_answer, token_seen
+from distbench.wire import stamps
 from distbench.wire.base import Connection, Exchange, TemplateOf, Timeouts, WireTarget
 from distbench.wire.factory import open_connection
 from tests.support.scripted import Response, Seen, scripted_server
@@ -52,6 +54,16 @@ def ask_once(kind: Kind, response: Response, **settings: Any) -> Exchange:
     """Send one request and return its exchange."""
     exchanges, _ = run(ask(kind, response, **settings))
     return exchanges[0]
+
+
+def stamped_pair() -> tuple[socket.socket, socket.socket]:
+    """Return the two ends of a TCP connection: ours, which does not block and whose reads bear the kernel's stamps, and the peer's."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        peer, _ = listener.accept()
+    ours.setblocking(False)
+    assert stamps.enable(ours)
+    return ours, peer
 
 
 def answer_of(exchange: Exchange, *, streaming: bool = True) -> Answer:

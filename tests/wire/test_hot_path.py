@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,8 @@ from hypothesis import strategies as st
 from distbench.wire import hot_path, stamps
 from distbench.wire.hot_path import HotPath
 from tests.support.hot_paths import compiled_hot_path
+from tests.support.scripted import chunk
+from tests.wire.support import stamped_pair
 
 PREFIX, SUFFIX = b'data: {"text":"', b'"}\n\n\r\n'
 NO_CAP = 2**40
@@ -27,8 +28,7 @@ NO_CAP = 2**40
 
 def framed(text: bytes) -> bytes:
     """Return a text in its template, as one chunk."""
-    piece = PREFIX + text + SUFFIX[:-2]
-    return b"%x\r\n%b\r\n" % (len(piece), piece)
+    return chunk(PREFIX + text + SUFFIX[:-2])
 
 
 @pytest.fixture(scope="module")
@@ -112,11 +112,7 @@ class Stream:
     """An answer of repeats on a TCP socket; on_repeat is called at each of them."""
 
     def __init__(self, hot: HotPath, on_repeat: Callable[[int], Any] | None = None) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.ours = socket.create_connection(listener.getsockname())
-            self.peer, _ = listener.accept()
-        self.ours.setblocking(False)
-        assert stamps.enable(self.ours)
+        self.ours, self.peer = stamped_pair()
         self.recvmsg = self.ours.recvmsg
         self.times: list[int] = []
         self.on_repeat = on_repeat

@@ -15,7 +15,7 @@ from distbench.core.records import ErrorKind
 from distbench.wire import hot_path
 from distbench.wire.base import Exchange, TemplateOf
 from distbench.wire.response import ResponseReader
-from tests.support.scripted import Step, chunked, head, scripted_server
+from tests.support.scripted import Step, chunk, chunked, head, scripted_server
 from tests.wire.support import BODY, answer_of, connection, run, split_at
 
 pytestmark = pytest.mark.usefixtures("each_hot_path")
@@ -29,11 +29,6 @@ def event(text: str, answer: str = "x") -> bytes:
     """Return a token's event as servers write it."""
     value = {"id": answer, "choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}]}
     return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
-
-
-def framed(piece: bytes) -> bytes:
-    """Return a piece as one chunk."""
-    return b"%x\r\n%b\r\n" % (len(piece), piece)
 
 
 def read(
@@ -52,13 +47,13 @@ def read(
 def test_all_but_the_first_and_the_last_are_not_kept() -> None:
     """Four tokens, of which one is kept; the fifth has a quote, which could end the text."""
     tokens = [event(text) for text in ("a", " bc", "日本", "d", 'e"', "f")]
-    exchange, reader = read([HEAD, *map(framed, [*tokens, END + DONE]), b"0\r\n\r\n"], TemplateFinder())
+    exchange, reader = read([HEAD, *map(chunk, [*tokens, END + DONE]), b"0\r\n\r\n"], TemplateFinder())
     assert exchange.body == [tokens[0], tokens[4], END + DONE]
     assert exchange.repeats == [(1, 3), (2, 1)]
     assert list(exchange.stamps_ns) == [2, 3, 4, 5, 6, 7, 8]
     assert exchange.complete
     assert (reader.num_reads, reader.repeats.worst_lag_ns) == (9, 70)
-    assert reader.num_bytes == len(HEAD) + sum(len(framed(t)) for t in [*tokens, END + DONE]) + 5
+    assert reader.num_bytes == len(HEAD) + sum(len(chunk(t)) for t in [*tokens, END + DONE]) + 5
     answer = answer_of(exchange)
     assert list(answer.chunk_ns) == [2, 3, 4, 5, 6, 7]
     assert (answer.completion_tokens, answer.finish_reason, answer.error_kind) == (6, "stop", None)
@@ -68,13 +63,13 @@ def test_only_whole_chunks_at_an_events_border_are_repeats() -> None:
     """What lies within an event, or in a chunk cut by a read, is kept, though it looks the same."""
     a, b = event("a"), event("b")
     within = [b"data: so", a, b]  # the event is one broken line, then a token
-    exchange, _ = read([HEAD, framed(a), *map(framed, within)], TemplateFinder())
+    exchange, _ = read([HEAD, chunk(a), *map(chunk, within)], TemplateFinder())
     assert (exchange.body, exchange.repeats) == ([a, b"data: so", a], [(3, 1)])
-    cut = framed(b)
-    exchange, _ = read([HEAD, framed(a), cut[:9], cut[9:], framed(b)], TemplateFinder())
+    cut = chunk(b)
+    exchange, _ = read([HEAD, chunk(a), cut[:9], cut[9:], chunk(b)], TemplateFinder())
     assert (b"".join(exchange.body), exchange.repeats) == (a + b, [(3, 1)])
-    broken = framed(b)[:-2] + b"xx"
-    exchange, reader = read([HEAD, framed(a), broken], TemplateFinder())
+    broken = chunk(b)[:-2] + b"xx"
+    exchange, reader = read([HEAD, chunk(a), broken], TemplateFinder())
     assert reader.fault is not None
     assert (reader.fault.kind, exchange.repeats) == (ErrorKind.PROTOCOL, [])
 
@@ -103,15 +98,15 @@ def test_the_same_beginning_with_another_end_is_another_template() -> None:
 
 def test_an_empty_text_is_no_repeat() -> None:
     """It is no token."""
-    exchange, _ = read([HEAD, framed(event("a")), framed(event("")), framed(event("b"))], TemplateFinder())
+    exchange, _ = read([HEAD, chunk(event("a")), chunk(event("")), chunk(event("b"))], TemplateFinder())
     assert exchange.repeats == [(2, 1)]
     assert list(answer_of(exchange).chunk_ns) == [2, 4]
 
 
 def test_repeats_do_not_pass_the_cap() -> None:
     """An endless answer ends at the client's own limit, kept or not."""
-    size = len(framed(event("a")))
-    reads = [HEAD] + [framed(event("a"))] * 9
+    size = len(chunk(event("a")))
+    reads = [HEAD] + [chunk(event("a"))] * 9
     exchange, reader = read(reads, TemplateFinder(), cap=len(HEAD) + 5 * size + 1)
     assert reader.fault is not None
     assert (reader.fault.kind, exchange.repeats) == (ErrorKind.CLIENT_LIMIT, [(1, 4)])
@@ -119,12 +114,12 @@ def test_repeats_do_not_pass_the_cap() -> None:
 
 def test_an_answer_of_repeats_is_small() -> None:
     """Of 1,000 tokens one is kept, and 8 bytes for the time of each: not the quarter of a megabyte that came."""
-    reads = [HEAD] + [framed(event("a"))] * 1_000
+    reads = [HEAD] + [chunk(event("a"))] * 1_000
     small, reader = read(reads, TemplateFinder())
     small.bytes_received = reader.num_bytes
     whole, reader = read(reads, None)
     whole.bytes_received = reader.num_bytes
-    size = len(framed(event("a")))
+    size = len(chunk(event("a")))
     assert 8_000 + size <= small.held_bytes < 8_000 + 2 * size
     assert whole.held_bytes == 8_000 + len(HEAD) + 1_000 * size
 
@@ -153,9 +148,9 @@ def test_an_answer_means_the_same_with_and_without_templates(
     reads: list[bytes] = [HEAD]
     for piece, is_glued in itertools.zip_longest(pieces, glue[: len(pieces)], fillvalue=False):
         if is_glued:
-            reads[-1] += framed(piece)  # type: ignore[arg-type]
+            reads[-1] += chunk(piece)  # type: ignore[arg-type]
         else:
-            reads.append(framed(piece))  # type: ignore[arg-type]
+            reads.append(chunk(piece))  # type: ignore[arg-type]
     reads[-1] += b"0\r\n\r\n"
     if cuts:
         stream = b"".join(reads)

@@ -16,6 +16,8 @@ import uvloop
 
 from distbench.wire import hot_path, stamps
 from distbench.wire.watch import EpollWatch, LoopWatch, watch_of
+from tests.support.scripted import chunk
+from tests.wire.support import stamped_pair
 
 pytestmark = pytest.mark.usefixtures("each_hot_path")
 LOOPS: list[Callable[[], asyncio.AbstractEventLoop]] = [uvloop.new_event_loop, asyncio.new_event_loop]
@@ -56,18 +58,14 @@ class Reader:
 
 def framed(text: bytes) -> bytes:
     """Return a chunk that is a repeat for a stream here."""
-    return b"%x\r\n<%b>\r\n" % (len(text) + 2, text)
+    return chunk(b"<%b>" % text)
 
 
 class Stream:
     """A stream on a TCP socket of its own, within an answer of repeats."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, watch: EpollWatch) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listener:
-            self.ours = socket.create_connection(listener.getsockname())
-            self.peer, _ = listener.accept()
-        self.ours.setblocking(False)
-        assert stamps.enable(self.ours)
+        self.ours, self.peer = stamped_pair()
         self.recvmsg: Any = self.ours.recvmsg
         self.stamps_ns = array("q")
         self.repeats: Any = hot_path.in_use.repeats(self.stamps_ns, 1_000)
@@ -101,17 +99,18 @@ def test_streams_are_read_together_and_each_read_has_its_own_time(loop: asyncio.
     watch = EpollWatch(loop)
     streams = [Stream(loop, watch) for _ in range(300)]
     before_ns = time.monotonic_ns()
-    for stream in streams:
-        stream.peer.send(framed(b"text"))
+    for number, stream in enumerate(streams):
+        stream.peer.send(framed(b"x" * (number + 1)))
     sent_ns = time.monotonic_ns()
     time.sleep(0.03)
     turn(loop)
     now_ns = time.monotonic_ns()
-    for stream in streams:
+    assert streams[3].repeats.bytes_left == 1_000 - 11  # "6", "<xxxx>" and two line ends
+    for number, stream in enumerate(streams):
         (stamp_ns,) = stream.stamps_ns
         assert before_ns - 100_000 <= stamp_ns <= sent_ns + 5_000_000
         assert 20_000_000 < stream.repeats.worst_lag_ns <= now_ns - stamp_ns
-        assert stream.repeats.bytes_left == 1_000 - 11  # "6", "<text>" and two line ends
+        assert stream.repeats.bytes_left == 1_000 - len(framed(b"x" * (number + 1)))  # each took its own
         assert stream.others == []
         stream.close(watch)
 

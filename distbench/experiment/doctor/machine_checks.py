@@ -95,37 +95,34 @@ def check_backlog(machine: MachineReading, connections: int) -> Check:
 
 def check_stamps(machine: MachineReading) -> Check:
     """Tell whether the kernel notes when bytes arrive."""
-    if machine.kernel_stamps:
-        return ok("kernel stamps", "the kernel notes when bytes arrive", available=True)
-    return warn(
+    return _there_or_not(
         "kernel stamps",
+        "the kernel notes when bytes arrive",
         "the kernel does not stamp what arrives: times are taken when the client reads",
         "use more clients, so that each is nearly idle; or hosts with Linux and no user-space network (gVisor)",
-        available=False,
+        available=machine.kernel_stamps,
     )
 
 
 def check_uvloop(machine: MachineReading) -> Check:
     """Tell whether the fast event loop is there."""
-    if machine.uvloop:
-        return ok("uvloop", "clients run on it", available=True)
-    return warn(
+    return _there_or_not(
         "uvloop",
+        "clients run on it",
         "cannot be imported: clients run on the slower loop of the standard library",
         "pip install uvloop, for the Python that runs distbench",
-        available=False,
+        available=machine.uvloop,
     )
 
 
 def check_hot_path(machine: MachineReading) -> Check:
     """Tell whether the code that reads tokens is compiled."""
-    if machine.compiled:
-        return ok("hot path", "compiled", compiled=True)
-    return warn(
+    return _there_or_not(
         "hot path",
+        "compiled",
         "not compiled, Python stands in: a token costs the client about a third more",
         "apt-get install gcc python3-dev (or the like), then scripts/install; DISTBENCH_NO_EXTENSION must not be set",
-        compiled=False,
+        compiled=machine.compiled,
     )
 
 
@@ -192,3 +189,8 @@ def check_busy(machine: MachineReading) -> Check:
             busy_ratio=busy,
         )
     return ok("other work", f"the CPUs are {busy:.0%} busy", busy_ratio=busy)
+
+
+def _there_or_not(name: str, good: str, bad: str, advice: str, **reading: bool) -> Check:
+    """Return the line about something that a machine has or lacks, by its only reading."""
+    return ok(name, good, **reading) if all(reading.values()) else warn(name, bad, advice, **reading)
